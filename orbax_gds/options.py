@@ -1,0 +1,111 @@
+"""Options of a save or restore: frozen, checked at construction, overridable by environment."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from orbax_gds.errors import Unsupported
+
+Codec = Literal["auto", "off"]
+Driver = Literal["auto", "direct", "buffered", "memory"]
+
+MAX_CHUNK_BYTES = 64 << 20  # chosen: a chunk is coded in one call and read whole
+ENVIRONMENT_PREFIX = "ORBAX_GDS_"
+
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB|B|)\s*")
+
+
+def parse_size(size: int | str) -> int:
+    """Return a size in bytes, written as an integer or as text with an IEC unit.
+
+    Args:
+        size: bytes, or text such as "4MiB", "1.5 GiB", "512".
+
+    Returns:
+        The number of bytes.
+
+    Raises:
+        Unsupported: the text is not a size.
+
+    Example:
+        >>> parse_size("4MiB")
+        4194304
+    """
+    if isinstance(size, int) and not isinstance(size, bool):
+        return size
+    match = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    if match is None:
+        raise Unsupported(f"{size!r} is not a size. Write bytes or an IEC unit, such as '4MiB'.")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to save and restore; every field has a default that suits training on local storage.
+
+    Sizes are bytes or text with an IEC unit. A field may be overridden from outside by an
+    environment variable, such as ORBAX_GDS_CODEC=off, when `Options.from_environment` builds it,
+    as the handlers do when they are given no options.
+
+    Attributes:
+        codec: "auto" codes each chunk by its content, "off" stores the words as they are.
+        driver: "auto" writes directly to the device where the file system allows and through the
+            page cache elsewhere; "direct" or "buffered" insists; "memory" is for tests.
+        chunk_bytes: upper bound of a chunk before coding, 4 KiB to 64 MiB.
+        staging_bytes: bound of the host memory that a save holds in buffers on the way to disk.
+        workers: threads that code and write; None takes the number of processors, at most 4.
+
+    Raises:
+        Unsupported: a value is out of range or not one of those named.
+
+    Example:
+        >>> Options(chunk_bytes="256KiB").chunk_bytes
+        262144
+    """
+
+    codec: Codec = "auto"
+    driver: Driver = "auto"
+    chunk_bytes: int | str = 1 << 20
+    staging_bytes: int | str = 64 << 20
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("chunk_bytes", "staging_bytes"):
+            object.__setattr__(self, name, parse_size(getattr(self, name)))
+        _check("codec", self.codec, self.codec in ("auto", "off"), "'auto' or 'off'")
+        known = ("auto", "direct", "buffered", "memory")
+        _check("driver", self.driver, self.driver in known, f"one of {known}")
+        in_range = 4096 <= int(self.chunk_bytes) <= MAX_CHUNK_BYTES
+        _check("chunk_bytes", self.chunk_bytes, in_range, "4 KiB to 64 MiB")
+        _check("staging_bytes", self.staging_bytes, int(self.staging_bytes) > 0, "above 0")
+        workers_fit = self.workers is None or (type(self.workers) is int and self.workers > 0)
+        _check("workers", self.workers, workers_fit, "None or a count above 0")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Options":
+        """Return the defaults, changed by the ORBAX_GDS_<FIELD> variables that are set."""
+        given = {}
+        for field in dataclasses.fields(cls):
+            text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
+            if text is not None:
+                given[field.name] = int(text) if field.name == "workers" else text
+        return cls(**given)
+
+    @property
+    def n_workers(self) -> int:
+        """The number of threads that code and write."""
+        return self.workers or min(4, os.cpu_count() or 1)
+
+    def as_json(self) -> dict[str, str | int]:
+        """Return the resolved options as the manifest records them."""
+        resolved = dataclasses.asdict(self)
+        resolved["workers"] = self.n_workers
+        return resolved
+
+
+def _check(name: str, value: object, fits: bool, expected: str) -> None:
+    if not fits:
+        raise Unsupported(f"Options({name}={value!r}) is not possible: give {expected}.")
