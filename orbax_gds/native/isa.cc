@@ -1,0 +1,89 @@
+#include "isa.h"
+
+#include <atomic>
+#include <cstring>
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace ogds {
+namespace {
+
+constexpr Kernels kScalar = {"scalar", crc32c_table};
+
+#if defined(__x86_64__)
+
+constexpr Kernels kSse42 = {"sse42", crc32c_sse42};
+
+bool has_sse42() noexcept {
+    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+}
+
+#elif defined(__aarch64__)
+
+constexpr Kernels kArmv8Crc = {"armv8crc", crc32c_armv8};
+
+bool has_crc() noexcept {
+#if defined(__linux__)
+    return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
+#else
+    return true;  // every 64-bit Apple processor
+#endif
+}
+
+#endif
+
+const Kernels* best_kernels() noexcept {
+    const Kernels* best[1];
+    available_kernels(best, 1);
+    return best[0];
+}
+
+std::atomic<const Kernels*> current{nullptr};
+
+}  // namespace
+
+size_t available_kernels(const Kernels** tables, size_t capacity) noexcept {
+    size_t n = 0;
+    const auto add = [&](const Kernels& table) {
+        if (n < capacity) {
+            tables[n++] = &table;
+        }
+    };
+#if defined(__x86_64__)
+    if (has_sse42()) {
+        add(kSse42);
+    }
+#elif defined(__aarch64__)
+    if (has_crc()) {
+        add(kArmv8Crc);
+    }
+#endif
+    add(kScalar);
+    return n;
+}
+
+const Kernels& kernels() noexcept {
+    const Kernels* table = current.load(std::memory_order_acquire);
+    if (table == nullptr) {
+        table = best_kernels();
+        current.store(table, std::memory_order_release);
+    }
+    return *table;
+}
+
+bool use_kernels(const char* name) noexcept {
+    const Kernels* tables[8];
+    const size_t n = available_kernels(tables, 8);
+    for (size_t i = 0; i < n; ++i) {
+        if (std::strcmp(tables[i]->name, name) == 0) {
+            current.store(tables[i], std::memory_order_release);
+            return true;
+        }
+    }
+    return false;
+}
+
+}  // namespace ogds

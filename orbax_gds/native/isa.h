@@ -1,0 +1,24 @@
+// The kernels of one instruction set as a table of function pointers, chosen once.
+#pragma once
+
+#include <cstddef>
+
+#include "crc32c.h"
+
+namespace ogds {
+
+struct Kernels {
+    const char* name;
+    Crc32cFn crc32c;
+};
+
+// The tables this machine can run, best first; the last is always "scalar".
+size_t available_kernels(const Kernels** tables, size_t capacity) noexcept;
+
+// The table in use: the best one until use_kernels names another.
+const Kernels& kernels() noexcept;
+
+// Switches to the table of that name. False, and no change, if this machine cannot run it.
+bool use_kernels(const char* name) noexcept;
+
+}  // namespace ogds
