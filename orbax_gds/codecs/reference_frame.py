@@ -1,0 +1,230 @@
+"""Frames in plain NumPy, written from FORMAT §6 and §7 and nothing else.
+
+Slow and clear: every table of the document is a line here. Entered through `codecs.reference`.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from orbax_gds.codecs.reference_bytes import Cursor, align, check_crc, crc32c
+from orbax_gds.codecs.reference_ladder import Ladder, decode_ladder, encode_ladder
+from orbax_gds.dtypes import Dtype, dtype_by_id
+from orbax_gds.errors import Corrupt, Truncated, Unsupported
+
+FRAME = struct.Struct("<4sBBHIIIIII")
+FRAME_MAGIC = b"OGF1"
+CODECS = {0: "raw", 1: "ladder"}
+BLOCK_MAP_FLAG = 1
+BLOCK_WORDS = 256
+NORMAL, ZERO, CONSTANT = 0, 1, 2  # block codes
+MAX_CHUNK_WORDS = 1 << 28
+MAX_FRAME_BYTES = (1 << 31) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameHeader:
+    """The header of a frame, checked. FORMAT §6."""
+
+    codec: int
+    dtype: Dtype
+    flags: int
+    n_words: int
+    payload_bytes: int
+    frame_bytes: int
+    chunk: int
+    payload_crc32c: int
+
+
+def parse_frame_header(data: bytes, where: str = "frame") -> FrameHeader:
+    """Read and check the first 32 bytes of a frame.
+
+    Args:
+        data: The frame, or at least its header.
+        where: Coordinates for messages.
+
+    Raises:
+        Truncated: There are fewer than 32 bytes.
+        Corrupt: Magic, CRC or a length is wrong.
+        Unsupported: Codec, dtype or a flag is unknown.
+    """
+    header = Cursor(data, where).take(FRAME.size, "the frame header")
+    magic, codec, dtype_id, flags, n_words, payload_bytes, frame_bytes, chunk, payload_crc, crc = (
+        FRAME.unpack(header)
+    )
+    if magic != FRAME_MAGIC:
+        raise Corrupt(f"{where}: no frame begins here: magic is {magic!r}, not {FRAME_MAGIC!r}.")
+    check_crc(header[:28], crc, f"{where}: frame header")
+    if codec not in CODECS:
+        raise Unsupported(f"{where}: codec {codec} is unknown; known are {CODECS}.")
+    if flags & ~BLOCK_MAP_FLAG:
+        raise Corrupt(f"{where}: frame flags {flags:#06x} hold a reserved bit.")
+    dtype = dtype_by_id(dtype_id)
+    if CODECS[codec] == "ladder" and dtype.split is None:
+        raise Corrupt(f"{where}: codec ladder has no split for dtype {dtype.name}.")
+    if not 1 <= n_words <= MAX_CHUNK_WORDS:
+        raise Corrupt(f"{where}: a chunk of {n_words} words; 1 to {MAX_CHUNK_WORDS} are allowed.")
+    if (
+        frame_bytes % 64
+        or frame_bytes < align(FRAME.size + payload_bytes, 64)
+        or frame_bytes > MAX_FRAME_BYTES
+    ):
+        raise Corrupt(f"{where}: frame_bytes {frame_bytes} for a payload of {payload_bytes}.")
+    return FrameHeader(
+        codec=codec,
+        dtype=dtype,
+        flags=flags,
+        n_words=n_words,
+        payload_bytes=payload_bytes,
+        frame_bytes=frame_bytes,
+        chunk=chunk,
+        payload_crc32c=payload_crc,
+    )
+
+
+def decode_frame(frame: bytes, where: str = "frame") -> tuple[FrameHeader, np.ndarray]:
+    """Decode one whole frame.
+
+    Returns:
+        The header and the words, 1-d of the dtype's word type, bits above `bits` 0.
+
+    Raises:
+        Corrupt, Truncated, Unsupported: See FORMAT §8.
+    """
+    frame = bytes(frame)
+    header = parse_frame_header(frame, where)
+    if len(frame) < header.frame_bytes:
+        raise Truncated(f"{where}: {len(frame)} bytes of a frame of {header.frame_bytes}.")
+    if len(frame) > header.frame_bytes:
+        raise Corrupt(f"{where}: {len(frame)} bytes hold a frame of {header.frame_bytes}.")
+    check_crc(frame[FRAME.size :], header.payload_crc32c, f"{where}: payload")
+    payload = frame[FRAME.size : FRAME.size + header.payload_bytes]
+    return header, _decode_payload(Cursor(payload, where), header)
+
+
+def encode_frame(
+    words: np.ndarray,
+    dtype: Dtype,
+    *,
+    codec: str = "raw",
+    chunk: int = 0,
+    block_map: bool = False,
+    align_bytes: int = 64,
+    ladder: Ladder | None = None,
+) -> bytes:
+    """Code one chunk as a frame.
+
+    Args:
+        words: 1-d, 1 to 2**28 words of the dtype's word type.
+        dtype: What the words are.
+        codec: Name of the codec; it is used even where it does not pay.
+        chunk: Number of the chunk in its stripe.
+        block_map: Write a block map (FORMAT §7.1).
+        align_bytes: Lengthen the frame with zeros to a multiple of this.
+        ladder: Header of the ladder; by default one that fits the words.
+    """
+    words = words.astype(dtype.word_dtype) & dtype.word_dtype.type((1 << dtype.bits) - 1)
+    payload = b""
+    normal = words
+    if block_map:
+        payload, normal = _encode_blocks(words)
+    if codec == "raw":
+        payload += encode_raw(normal, dtype)
+    elif normal.size:
+        payload += encode_ladder(normal, dtype, ladder)
+    return frame_payload(
+        payload,
+        dtype,
+        words.size,
+        codec=codec,
+        chunk=chunk,
+        flags=block_map,
+        align_bytes=align_bytes,
+    )
+
+
+def frame_payload(
+    payload: bytes,
+    dtype: Dtype,
+    n_words: int,
+    *,
+    codec: str,
+    chunk: int = 0,
+    flags: int = 0,
+    align_bytes: int = 64,
+) -> bytes:
+    """Put a header before a payload and zeros behind it."""
+    number = next(number for number, name in CODECS.items() if name == codec)
+    frame_bytes = align(FRAME.size + len(payload), align_bytes)
+    body = payload.ljust(frame_bytes - FRAME.size, b"\0")
+    fields = (FRAME_MAGIC, number, dtype.id, flags, n_words, len(payload), frame_bytes, chunk)
+    header = FRAME.pack(*fields, crc32c(body), 0)[:28]
+    return header + struct.pack("<I", crc32c(header)) + body
+
+
+def _encode_blocks(words: np.ndarray) -> tuple[bytes, np.ndarray]:
+    blocks = [words[at : at + BLOCK_WORDS] for at in range(0, words.size, BLOCK_WORDS)]
+    codes = [
+        NORMAL if (block != block[0]).any() else CONSTANT if block[0] else ZERO for block in blocks
+    ]
+    block_map = bytearray(-(-len(blocks) // 4))
+    for b, code in enumerate(codes):
+        block_map[b // 4] |= code << 2 * (b % 4)
+    constants = [block[:1] for block, code in zip(blocks, codes, strict=True) if code == CONSTANT]
+    normal = [block for block, code in zip(blocks, codes, strict=True) if code == NORMAL]
+    nothing = words[:0]
+    return (
+        bytes(block_map) + np.concatenate([nothing, *constants]).tobytes(),
+        np.concatenate([nothing, *normal]),
+    )
+
+
+def _decode_payload(payload: Cursor, header: FrameHeader) -> np.ndarray:
+    decode: Callable[[Cursor, int, Dtype], np.ndarray] = (
+        decode_raw if CODECS[header.codec] == "raw" else decode_ladder
+    )
+    dtype = header.dtype
+    if not header.flags & BLOCK_MAP_FLAG:
+        words = decode(payload, header.n_words, dtype)
+        payload.finish()
+        return words
+    n_blocks = -(-header.n_words // BLOCK_WORDS)
+    block_map = payload.array("u1", -(-n_blocks // 4), "the block map")
+    codes = ((block_map[:, None] >> np.array([0, 2, 4, 6], np.uint8)) & 3).reshape(-1)
+    if codes[n_blocks:].any():
+        raise Corrupt(f"{payload.where}: unused bits of the block map are not 0.")
+    codes = codes[:n_blocks]
+    if codes.max() > CONSTANT:
+        raise Corrupt(f"{payload.where}: block code 3 is reserved.")
+    n_constants = int((codes == CONSTANT).sum())
+    constants = payload.array(dtype.word_dtype, n_constants, "the words of constant blocks")
+    if (constants >> (dtype.bits - 1) > 1).any():
+        raise Corrupt(f"{payload.where}: a constant word has more than {dtype.bits} bits.")
+    is_normal = np.repeat(codes == NORMAL, BLOCK_WORDS)[: header.n_words]
+    normal = decode(payload, int(is_normal.sum()), dtype)
+    payload.finish()
+    per_block = np.zeros(n_blocks, dtype.word_dtype)
+    per_block[codes == CONSTANT] = constants
+    words = np.repeat(per_block, BLOCK_WORDS)[: header.n_words]
+    words[is_normal] = normal
+    return words
+
+
+def encode_raw(words: np.ndarray, dtype: Dtype) -> bytes:
+    """Pack the low bits of each word, least significant first. FORMAT §7.3."""
+    octets = np.ascontiguousarray(words).view(np.uint8)
+    bits = np.unpackbits(octets.reshape(words.size, words.itemsize), axis=1, bitorder="little")
+    return np.packbits(bits[:, : dtype.bits].reshape(-1), bitorder="little").tobytes()
+
+
+def decode_raw(payload: Cursor, n_words: int, dtype: Dtype) -> np.ndarray:
+    """Undo `encode_raw`."""
+    packed = payload.array("u1", -(-n_words * dtype.bits // 8), f"raw: {n_words} words")
+    bits = np.unpackbits(packed, bitorder="little")
+    if bits[n_words * dtype.bits :].any():
+        raise Corrupt(f"{payload.where}: raw: unused bits of the last byte are not 0.")
+    container = np.zeros((n_words, 8 * dtype.container_bytes), np.uint8)
+    container[:, : dtype.bits] = bits[: n_words * dtype.bits].reshape(n_words, dtype.bits)
+    return np.packbits(container.reshape(-1), bitorder="little").view(dtype.word_dtype)
