@@ -101,6 +101,8 @@ def decode_frame(frame: bytes, where: str = "frame") -> tuple[FrameHeader, np.nd
         raise Corrupt(f"{where}: {len(frame)} bytes hold a frame of {header.frame_bytes}.")
     check_crc(frame[FRAME.size :], header.payload_crc32c, f"{where}: payload")
     payload = frame[FRAME.size : FRAME.size + header.payload_bytes]
+    if any(frame[FRAME.size + header.payload_bytes :]):
+        raise Corrupt(f"{where}: bytes after the payload are not 0.")
     return header, _decode_payload(Cursor(payload, where), header)
 
 
