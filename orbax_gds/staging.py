@@ -1,0 +1,135 @@
+"""Host memory for a save or restore: aligned, already faulted in, bounded and used again.
+
+The first touch of fresh memory costs as much processor time as writing it out, so buffers live as
+long as whoever saves, and waiting for a free one is what bounds the memory of a save.
+"""
+
+import mmap
+import threading
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from orbax_gds.errors import CommitError
+
+__all__ = ["Buffer", "BufferPool", "aligned_empty"]
+
+_PAGE_BYTES = 4096  # chosen: the largest alignment that direct I/O asks for
+
+
+def aligned_empty(n_bytes: int, alignment: int = _PAGE_BYTES) -> np.ndarray:
+    """Return uninitialised memory that begins at a multiple of `alignment`.
+
+    Args:
+        n_bytes: Length.
+        alignment: A power of two, in bytes. 64 lets jax take the memory without a copy.
+
+    Returns:
+        uint8[n_bytes], C-contiguous.
+
+    Example:
+        >>> aligned_empty(100, 64).ctypes.data % 64
+        0
+    """
+    raw = np.empty(n_bytes + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + n_bytes]
+
+
+class Buffer(AbstractContextManager["Buffer"]):
+    """A buffer lent by a pool; leaving the `with` block gives it back.
+
+    Attributes:
+        memory: uint8[buffer_bytes], 4096-aligned. Its content is whatever the last user left.
+    """
+
+    def __init__(self, pool: "BufferPool", memory: np.ndarray) -> None:
+        self.memory = memory
+        self._pool = pool
+
+    def release(self) -> None:
+        """Give the buffer back; the memory must not be touched afterwards."""
+        self._pool._take_back(self)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class BufferPool:
+    """A fixed number of equal buffers in one arena, shared by threads.
+
+    Args:
+        buffer_bytes: Least length of a buffer; it is rounded up to a multiple of 4096.
+        n_buffers: How many there are, at least 1.
+
+    Attributes:
+        buffer_bytes: Length of every buffer.
+
+    Example:
+        >>> with BufferPool(1 << 20, 2) as pool, pool.acquire() as buffer:
+        ...     buffer.memory.nbytes
+        1048576
+    """
+
+    def __init__(self, buffer_bytes: int, n_buffers: int) -> None:
+        assert min(buffer_bytes, n_buffers) > 0, (buffer_bytes, n_buffers)
+        self.buffer_bytes = -(-buffer_bytes // _PAGE_BYTES) * _PAGE_BYTES
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+        arena = np.frombuffer(mmap.mmap(-1, self.buffer_bytes * n_buffers, flags), np.uint8)
+        rows = arena.reshape(n_buffers, self.buffer_bytes)
+        self._free = [Buffer(self, row) for row in rows]
+        self._changed = threading.Condition()
+        self._n_aborts = 0
+        self._closed = False
+
+    def acquire(self) -> Buffer:
+        """Return a free buffer; wait for one while all are lent.
+
+        Raises:
+            CommitError: The pool is closed, or another thread aborted while this one waited.
+        """
+        with self._changed:
+            n_aborts = self._n_aborts
+            self._changed.wait_for(lambda: self._free or self._closed or self._n_aborts != n_aborts)
+            if self._closed:
+                raise CommitError("The buffers of this save were closed while it still ran.")
+            if self._n_aborts != n_aborts:
+                raise CommitError("Another part of this save failed; see its error.")
+            return self._free.pop()
+
+    def abort(self) -> None:
+        """Wake every thread that waits for a buffer, with an error.
+
+        For the thread that meets a failure. The pool stays usable: a thread that asks later gets
+        a buffer, so it must look first whether its save has failed.
+        """
+        with self._changed:
+            self._n_aborts += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Lend no more and free the memory once the last buffer is back; may be repeated."""
+        with self._changed:
+            self._closed = True
+            self._free.clear()
+            self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _take_back(self, buffer: Buffer) -> None:
+        with self._changed:
+            assert buffer not in self._free, "a buffer was released twice"
+            if not self._closed:
+                self._free.append(buffer)
+                self._changed.notify()
