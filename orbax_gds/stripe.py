@@ -1,0 +1,283 @@
+"""The bytes of a stripe around its frames: header, layout, index, footer. FORMAT §4."""
+
+import dataclasses
+import struct
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from orbax_gds import _native
+from orbax_gds.errors import Corrupt, Truncated, Unsupported
+from orbax_gds.plan import Indices, StoredShard, cell_counts
+
+STRIPE_VERSION = 1
+HEADER_BYTES = 64
+FOOTER_BYTES = 64
+RECORD_BYTES = 32
+PAGE_BYTES = 4096  # required: FORMAT §4, where the frames begin
+MAX_RANK = 64
+
+MAGIC = b"\x89OGDS\r\n\x1a"
+END_MAGIC = b"OGDSEND\n"
+
+_HEADER = struct.Struct("<8sHHI16sQII12s")
+_FOOTER = struct.Struct("<QII16sI16s")
+_CRC = struct.Struct("<I")
+_SECTION = struct.Struct("<II")
+_POOLED = 1
+
+RECORD = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("frame_bytes", "<u4"),
+        ("n_words", "<u4"),
+        ("payload_bytes", "<u4"),
+        ("payload_crc32c", "<u4"),
+        ("codec", "u1"),
+        ("dtype", "u1"),
+        ("flags", "<u2"),
+        ("zero", "<u4"),
+    ]
+)
+"""One record of the index. FORMAT §4.3."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Header:
+    """What the first 64 bytes say, and where the frames begin."""
+
+    process: int
+    uuid: bytes
+    layout_bytes: int
+    n_chunks: int
+    layout_crc32c: int
+
+    @property
+    def frames_at(self) -> int:
+        """Offset of the first frame."""
+        return align(HEADER_BYTES + self.layout_bytes, PAGE_BYTES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Footer:
+    """What the last 64 bytes say."""
+
+    index_at: int
+    n_chunks: int
+    index_crc32c: int
+    uuid: bytes
+    layout_crc32c: int
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of the file that this footer ends."""
+        return self.index_at + RECORD_BYTES * self.n_chunks + FOOTER_BYTES
+
+
+def align(n: int, unit: int) -> int:
+    """Return the smallest multiple of `unit` that is at least `n`."""
+    return -(-n // unit) * unit
+
+
+def file_name(process: int) -> str:
+    """Return the name of a process's first stripe. FORMAT §2."""
+    return f"p{process:05d}.ogds"
+
+
+def encode_head(*, process: int, uuid: bytes, layout: bytes, n_chunks: int) -> bytes:
+    """Return header and layout, filled with zeros up to where the frames begin."""
+    body = _HEADER.pack(
+        MAGIC,
+        STRIPE_VERSION,
+        0,
+        process,
+        uuid,
+        len(layout),
+        n_chunks,
+        _native.crc32c(layout),
+        bytes(12),
+    )
+    head = body + _CRC.pack(_native.crc32c(body)) + layout
+    return head.ljust(align(len(head), PAGE_BYTES), b"\0")
+
+
+def decode_header(data: bytes, where: str) -> Header:
+    """Read and check a header.
+
+    Raises:
+        Truncated: fewer than 64 bytes.
+        Corrupt: magic, checksum or a reserved field is wrong.
+        Unsupported: the stripe's format is newer.
+    """
+    if len(data) < HEADER_BYTES:
+        raise Truncated(f"{where}: {len(data)} bytes, a stripe's header has {HEADER_BYTES}.")
+    magic, version, flags, process, uuid, layout_bytes, n_chunks, layout_crc, zeros = (
+        _HEADER.unpack_from(data)
+    )
+    (crc,) = _CRC.unpack_from(data, _HEADER.size)
+    if magic != MAGIC or crc != _native.crc32c(data[: _HEADER.size]):
+        raise Corrupt(f"{where}: the header (bytes 0 to 63) is damaged or this is no stripe.")
+    if version != STRIPE_VERSION:
+        raise Unsupported(f"{where}: stripe format {version}; this orbax_gds reads 1. Update it.")
+    if flags or any(zeros):
+        raise Corrupt(f"{where}: reserved bits of the header are set.")
+    return Header(
+        process=process,
+        uuid=uuid,
+        layout_bytes=layout_bytes,
+        n_chunks=n_chunks,
+        layout_crc32c=layout_crc,
+    )
+
+
+def encode_footer(*, index_at: int, index: bytes, uuid: bytes, layout_crc32c: int) -> bytes:
+    """Return the 64 bytes that end a stripe, for an index that begins at `index_at`."""
+    body = _FOOTER.pack(
+        index_at,
+        len(index) // RECORD_BYTES,
+        _native.crc32c(index),
+        uuid,
+        layout_crc32c,
+        bytes(16),
+    )
+    return body + _CRC.pack(_native.crc32c(body)) + END_MAGIC
+
+
+def decode_footer(data: bytes, where: str) -> Footer:
+    """Read and check a footer.
+
+    Raises:
+        Truncated: fewer than 64 bytes, or they do not end a stripe.
+        Corrupt: the checksum or a reserved field is wrong.
+    """
+    if len(data) < FOOTER_BYTES or data[56:64] != END_MAGIC:
+        raise Truncated(
+            f"{where}: the last 64 bytes are no footer: the stripe was never sealed, or cut short."
+        )
+    (crc,) = _CRC.unpack_from(data, _FOOTER.size)
+    index_at, n_chunks, index_crc, uuid, layout_crc, zeros = _FOOTER.unpack_from(data)
+    if crc != _native.crc32c(data[: _FOOTER.size]) or any(zeros):
+        raise Corrupt(f"{where}: the footer (last 64 bytes) is damaged.")
+    return Footer(
+        index_at=index_at,
+        n_chunks=n_chunks,
+        index_crc32c=index_crc,
+        uuid=uuid,
+        layout_crc32c=layout_crc,
+    )
+
+
+def _shard_dtype(rank: int) -> np.dtype:
+    fields = [
+        ("leaf", "<u4"),
+        ("first_chunk", "<u4"),
+        ("n_chunks", "<u4"),
+        ("flags", "<u4"),
+        ("word_offset", "<u8"),
+        ("start", "<u8", (rank,)),
+        ("extent", "<u8", (rank,)),
+        ("chunk_extent", "<u8", (rank,)),
+    ]
+    return np.dtype(fields)
+
+
+def encode_layout(shards: Sequence[StoredShard]) -> bytes:
+    """Return the layout block. FORMAT §4.2."""
+    by_rank: dict[int, list[StoredShard]] = {}
+    for shard in shards:
+        by_rank.setdefault(len(shard.extent), []).append(shard)
+    sections = []
+    for rank in sorted(by_rank):
+        rows = [
+            (s.leaf, s.first_chunk, s.n_chunks, s.pooled * _POOLED, s.word_offset, *_box(s))
+            for s in by_rank[rank]
+        ]
+        sections.append(_SECTION.pack(rank, len(rows)))
+        sections.append(np.array(rows, _shard_dtype(rank)).tobytes())
+    return b"".join(sections)
+
+
+def _box(shard: StoredShard) -> tuple[Indices, Indices, Indices]:
+    return shard.start, shard.extent, shard.chunk_extent
+
+
+def decode_layout(data: bytes, where: str) -> list[StoredShard]:
+    """Read a layout block whose checksum was checked.
+
+    Raises:
+        Corrupt: a section or a shard is malformed.
+    """
+    shards: list[StoredShard] = []
+    at, last_rank = 0, -1
+    while at < len(data):
+        if len(data) - at < _SECTION.size:
+            raise Corrupt(f"{where}: the layout ends inside a section's head at byte {at}.")
+        rank, count = _SECTION.unpack_from(data, at)
+        at += _SECTION.size
+        n_bytes = count * (24 + 24 * rank)
+        if not last_rank < rank <= MAX_RANK or not 0 < n_bytes <= len(data) - at:
+            raise Corrupt(f"{where}: the layout's section of rank {rank} is malformed.")
+        shards.extend(_decode_section(data[at : at + n_bytes], rank, where))
+        at, last_rank = at + n_bytes, rank
+    return shards
+
+
+def _decode_section(data: bytes, rank: int, where: str) -> Iterator[StoredShard]:
+    table = np.frombuffer(data, _shard_dtype(rank))
+    columns = [table[name].tolist() for name in table.dtype.names or ()]
+    for leaf, first, n_chunks, flags, word_offset, start, extent, chunk_extent in zip(
+        *columns, strict=True
+    ):
+        shard = StoredShard(
+            leaf=leaf,
+            start=tuple(start),
+            extent=tuple(extent),
+            chunk_extent=tuple(chunk_extent),
+            first_chunk=first,
+            n_chunks=n_chunks,
+            word_offset=word_offset,
+            pooled=bool(flags & _POOLED),
+        )
+        if flags & ~_POOLED or not _well_formed(shard):
+            raise Corrupt(f"{where}: the layout's shard of leaf {leaf} is malformed.")
+        yield shard
+
+
+def _well_formed(shard: StoredShard) -> bool:
+    if 0 in shard.extent or 0 in shard.chunk_extent:
+        return False
+    if max((*shard.start, *shard.extent, *shard.chunk_extent), default=0) >= 1 << 62:
+        return False
+    if shard.pooled:
+        return shard.n_chunks == 1 and shard.chunk_extent == shard.extent
+    n_chunks = 1
+    for count in cell_counts(shard.extent, shard.chunk_extent):
+        n_chunks *= count
+    return shard.word_offset == 0 and shard.n_chunks == n_chunks
+
+
+def decode_index(data: bytes, header: Header, footer: Footer, where: str) -> np.ndarray:
+    """Read an index block whose checksum was checked.
+
+    Returns:
+        RECORD[n_chunks].
+
+    Raises:
+        Corrupt: frames do not lie end to end, or a length is impossible.
+    """
+    records = np.frombuffer(data, RECORD)
+    sizes = records["frame_bytes"].astype(np.uint64)
+    ends = header.frames_at + np.cumsum(sizes, dtype=np.uint64)
+    end = int(ends[-1]) if len(ends) else header.frames_at
+    payload_ends = records["payload_bytes"].astype(np.uint64) + 32
+    sound = (
+        end == footer.index_at
+        and np.array_equal(records["offset"], ends - sizes)
+        and not (sizes % 64).any()
+        and (payload_ends <= sizes).all()
+        and (sizes < 1 << 31).all()
+        and not records["zero"].any()
+    )
+    if not sound:
+        raise Corrupt(f"{where}: the index does not describe frames that lie end to end.")
+    return records
