@@ -28,6 +28,10 @@ class NotFound(OgdsError, FileNotFoundError):
     """There is no published item, leaf or file of that name."""
 
 
+class Exists(OgdsError, FileExistsError):
+    """An item is already published where one was to be saved."""
+
+
 class IoError(OgdsError, OSError):
     """The operating system refused a read, write, sync or rename."""
 

@@ -111,12 +111,13 @@ def encode(manifest: Manifest) -> bytes:
     return b'{"crc32c":"%s",' % crc_text(body).encode() + body
 
 
-def decode(data: bytes, where: str) -> Manifest:
+def decode(data: bytes, where: str, *, pending: bool = False) -> Manifest:
     """Read the bytes of `manifest.json` and check all that can be checked without the stripes.
 
     Args:
         data: the whole file.
         where: its path, for messages.
+        pending: the stripes are named but not yet described.
 
     Raises:
         Corrupt: checksum, JSON or a field is wrong.
@@ -130,10 +131,13 @@ def decode(data: bytes, where: str) -> Manifest:
             f"{where}: the manifest's CRC32C is {found} but it says {said}. The file is damaged; "
             "restore another step or a copy of this one."
         )
-    return _checked(b"{" + data[_PREFIX_BYTES:], where)
+    manifest = _parse(b"{" + data[_PREFIX_BYTES:], where)
+    _check_leaves(manifest, where)
+    _check_stripes(manifest.stripes, where, pending)
+    return manifest
 
 
-def _checked(body: bytes, where: str) -> Manifest:
+def _parse(body: bytes, where: str) -> Manifest:
     try:
         head = msgspec.json.decode(body, type=_Head)
         if head.format > FORMAT_VERSION:
@@ -145,12 +149,9 @@ def _checked(body: bytes, where: str) -> Manifest:
             raise Unsupported(
                 f"{where} needs the features {unknown}, unknown to this orbax_gds. Update it."
             )
-        manifest = msgspec.json.decode(body, type=Manifest)
+        return msgspec.json.decode(body, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise Corrupt(f"{where}: a field of the manifest is wrong: {err}.") from err
-    _check_leaves(manifest, where)
-    _check_stripes(manifest.stripes, where)
-    return manifest
 
 
 def _check_leaves(manifest: Manifest, where: str) -> None:
@@ -170,16 +171,15 @@ def _check_leaves(manifest: Manifest, where: str) -> None:
             raise Corrupt(f"{where}: leaf {name!r} names sharding {leaf.sharding}, not listed.")
 
 
-def _check_stripes(stripes: Sequence[StripeSpec], where: str) -> None:
+def _check_stripes(stripes: Sequence[StripeSpec], where: str, pending: bool) -> None:
     for stripe in stripes:
-        well_formed = (
-            _STRIPE_NAME.fullmatch(stripe.file)
-            and _UUID.fullmatch(stripe.uuid)
+        described = (
+            _UUID.fullmatch(stripe.uuid)
             and _CRC.fullmatch(stripe.layout_crc32c)
             and _CRC.fullmatch(stripe.index_crc32c)
             and stripe.bytes > 0
         )
-        if not well_formed:
+        if not _STRIPE_NAME.fullmatch(stripe.file) or not (described or pending):
             raise Corrupt(f"{where}: the entry of stripe {stripe.file!r} is malformed.")
     if len({stripe.file for stripe in stripes}) != len(stripes):
         raise Corrupt(f"{where}: a stripe is listed twice.")

@@ -1,0 +1,149 @@
+"""The order in which files appear and become durable, and publication. FORMAT §8.1."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path as FilePath
+
+import msgspec
+
+from orbax_gds import manifest as manifests
+from orbax_gds import stripe as stripes
+from orbax_gds.errors import CommitError, Corrupt, IoError, NotFound, OgdsError
+
+PENDING_NAME = "manifest.json.tmp"
+
+
+@contextlib.contextmanager
+def io_context(path: FilePath, doing: str) -> Iterator[None]:
+    """Turn an OSError of the block into one of ours that says what failed, where."""
+    try:
+        yield
+    except FileNotFoundError as err:
+        raise NotFound(err.errno, f"Cannot {doing} {path}: {err.strerror}", str(path)) from err
+    except OSError as err:
+        if isinstance(err, OgdsError):
+            raise
+        raise IoError(err.errno, f"Cannot {doing} {path}: {err.strerror}", str(path)) from err
+
+
+def sync_directory(path: FilePath) -> None:
+    """Make the entries of a directory durable."""
+    with io_context(path, "sync the directory"):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def write_synced(path: FilePath, data: bytes) -> None:
+    """Write a small file and make its content, though not yet its name, durable."""
+    with io_context(path, "write"), path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_manifest(directory: FilePath) -> manifests.Manifest:
+    """Read the manifest of a published item.
+
+    Raises:
+        NotFound: the directory holds no published item.
+        Corrupt, Unsupported: as `manifest.decode`.
+    """
+    path = directory / manifests.MANIFEST_NAME
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as err:
+        raise NotFound(err.errno, _why_not_published(directory), str(path)) from err
+    except OSError as err:
+        raise IoError(err.errno, f"Cannot read {path}: {err.strerror}", str(path)) from err
+    return manifests.decode(data, str(path))
+
+
+def _why_not_published(directory: FilePath) -> str:
+    if not directory.is_dir():
+        return f"There is no directory {directory}"
+    if (directory / PENDING_NAME).exists() or any(directory.glob("*.ogds")):
+        return f"{directory} holds a save that was never published; restore another step"
+    if (directory / "_METADATA").exists():
+        return f"{directory} was written by Orbax's own handler; restore it with that"
+    return f"{directory} holds no item of orbax_gds: there is no manifest.json"
+
+
+def leave_pending(
+    directory: FilePath, manifest: manifests.Manifest, sidecars: dict[str, bytes]
+) -> None:
+    """Write all that publication needs, but not under names a reader looks at.
+
+    Args:
+        directory: the item.
+        manifest: complete but for uuid, length and checksums of its stripes.
+        sidecars: other files to write now, such as `_METADATA`.
+    """
+    specs = {}
+    for name, data in sidecars.items():
+        write_synced(directory / name, data)
+        specs[name] = manifests.SidecarSpec(bytes=len(data), crc32c=manifests.crc_text(data))
+    pending = msgspec.structs.replace(manifest, sidecars=specs)
+    write_synced(directory / PENDING_NAME, manifests.encode(pending))
+
+
+def publish(directory: str | os.PathLike[str]) -> None:
+    """Publish an item whose stripes are all sealed: from then on it exists.
+
+    Everything that is needed lies in the directory, so any process that sees it may call this,
+    once every process has sealed its stripe. Calling it again does nothing.
+
+    Args:
+        directory: the item.
+
+    Raises:
+        CommitError: a stripe is missing or not sealed, or nothing was saved here.
+        IoError: the operating system refused a write, sync or rename.
+    """
+    directory = FilePath(directory)
+    pending_path = directory / PENDING_NAME
+    final_path = directory / manifests.MANIFEST_NAME
+    if not pending_path.exists():
+        if final_path.exists():
+            return
+        raise CommitError(f"{directory}: there is nothing to publish: no save was written here.")
+    with io_context(pending_path, "read"):
+        data = pending_path.read_bytes()
+    pending = manifests.decode(data, str(pending_path), pending=True)
+    sealed = tuple(_sealed(directory, stripe.file) for stripe in pending.stripes)
+    complete = msgspec.structs.replace(pending, stripes=sealed)
+    write_synced(pending_path, manifests.encode(complete))
+    sync_directory(directory)
+    with io_context(final_path, "publish"):
+        os.rename(pending_path, final_path)
+    sync_directory(directory)
+
+
+def _sealed(directory: FilePath, name: str) -> manifests.StripeSpec:
+    path = directory / name
+    try:
+        with path.open("rb") as file:
+            header = stripes.decode_header(file.read(stripes.HEADER_BYTES), str(path))
+            n_bytes = file.seek(0, os.SEEK_END)
+            file.seek(max(0, n_bytes - stripes.FOOTER_BYTES))
+            footer = stripes.decode_footer(file.read(), str(path))
+    except (OSError, Corrupt) as err:
+        raise CommitError(
+            f"Stripe {path} is missing or not sealed ({err}), so the item is not published. "
+            "The process that writes it failed or is still writing; save again."
+        ) from err
+    if (footer.file_bytes, footer.uuid) != (n_bytes, header.uuid):
+        raise CommitError(
+            f"Stripe {path} has {n_bytes} bytes but its footer speaks of {footer.file_bytes}, "
+            "or its ends belong to two saves. The item is not published; save again."
+        )
+    return manifests.StripeSpec(
+        file=name,
+        uuid=footer.uuid.hex(),
+        bytes=n_bytes,
+        layout_crc32c=f"{footer.layout_crc32c:08x}",
+        index_crc32c=f"{footer.index_crc32c:08x}",
+    )
