@@ -1,0 +1,329 @@
+"""A published item, opened for reading: checked, jax-free, read chunk by chunk."""
+
+import contextlib
+import dataclasses
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+from types import TracebackType
+
+import numpy as np
+
+from orbax_gds import _native
+from orbax_gds import stripe as stripes
+from orbax_gds.commit import io_context, read_manifest
+from orbax_gds.drivers import Driver, File, open_driver
+from orbax_gds.dtypes import Dtype, dtype_by_name
+from orbax_gds.errors import Corrupt, Truncated
+from orbax_gds.manifest import Manifest, StripeSpec, crc_text, path_text
+from orbax_gds.options import Options
+from orbax_gds.plan import ShardBox, StoredShard
+from orbax_gds.read_plan import (
+    READ_BYTES,
+    ChunkTable,
+    Read,
+    check_coverage,
+    chunk_table,
+    plan_reads,
+    read_segments,
+)
+from orbax_gds.staging import BufferPool, aligned_empty
+
+_POOL_BYTES = READ_BYTES + 2 * stripes.PAGE_BYTES
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stripe:
+    """An opened stripe whose header, layout, index and footer agree with the manifest."""
+
+    path: FilePath
+    file: File
+    shards: list[StoredShard]
+    table: ChunkTable
+    records: np.ndarray
+
+
+class Item:
+    """A published item whose manifest, layouts and indexes have been checked.
+
+    Frames are checked when they are read. Use as a context manager.
+
+    Attributes:
+        path: the item's directory.
+        manifest: what it holds.
+        dtypes: dtype of each leaf, None for a leaf without words.
+        stripes: its stripes.
+        bytes_read: stored bytes read so far, all that `read` asked the driver for.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, options: Options | None = None) -> None:
+        """Open and check an item.
+
+        Raises:
+            NotFound: there is no published item, or a stripe is missing.
+            Corrupt: what was read is damaged or does not belong together.
+            Unsupported: a newer version wrote it.
+        """
+        self.path = FilePath(path)
+        self.options = options or Options.from_environment()
+        self.manifest: Manifest = read_manifest(self.path)
+        self.dtypes: list[Dtype | None] = [
+            None if leaf.dtype is None else dtype_by_name(leaf.dtype)
+            for leaf in self.manifest.leaves
+        ]
+        self.bytes_read = 0
+        self.stripes: list[Stripe] = []
+        self._closing = contextlib.ExitStack()
+        try:
+            driver = open_driver(self.options.driver, self.path)
+            for spec in self.manifest.stripes:
+                self.stripes.append(self._open_stripe(driver, spec))
+            self._check_coverage()
+            self._check_sidecars()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Item":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the stripes."""
+        self._closing.close()
+
+    def leaf_name(self, leaf: int) -> str:
+        """Return the path of a leaf as text, for messages."""
+        return path_text(self.manifest.leaves[leaf].path)
+
+    def _open_stripe(self, driver: Driver, spec: StripeSpec) -> Stripe:
+        path = self.path / spec.file
+        where = str(path)
+        file = driver.open(path, "r")
+        self._closing.callback(file.close)
+        n_bytes = file.n_bytes()
+        if n_bytes != spec.bytes:
+            kind = Truncated if n_bytes < spec.bytes else Corrupt
+            raise kind(
+                f"{where} has {n_bytes} bytes, the manifest says {spec.bytes}. It was cut, or "
+                "belongs to another save; restore another step or a copy of this one."
+            )
+        header = stripes.decode_header(_read(file, 0, min(n_bytes, stripes.HEADER_BYTES)), where)
+        footer = stripes.decode_footer(
+            _read(file, max(0, n_bytes - stripes.FOOTER_BYTES), stripes.FOOTER_BYTES), where
+        )
+        _check_ends(header, footer, spec, where)
+        head = _read(file, stripes.HEADER_BYTES, header.frames_at - stripes.HEADER_BYTES)
+        layout, padding = head[: header.layout_bytes], head[header.layout_bytes :]
+        index = _read(file, footer.index_at, stripes.RECORD_BYTES * footer.n_chunks)
+        for name, data, crc in (
+            ("layout", layout, spec.layout_crc32c),
+            ("index", index, spec.index_crc32c),
+        ):
+            if crc_text(data) != crc:
+                raise Corrupt(
+                    f"{where}: the {name}'s CRC32C is {crc_text(data)}, the manifest says {crc}. "
+                    "Restore another step or a copy of this one."
+                )
+        if any(padding):
+            raise Corrupt(f"{where}: bytes between layout and frames are not zero.")
+        shards = stripes.decode_layout(layout, where)
+        records = stripes.decode_index(index, header, footer, where)
+        table = chunk_table(shards, self.dtypes, header.n_chunks, where)
+        return Stripe(path=path, file=file, shards=shards, table=table, records=records)
+
+    def _check_coverage(self) -> None:
+        boxes: list[list[StoredShard]] = [[] for _ in self.dtypes]
+        for stripe in self.stripes:
+            for shard in stripe.shards:
+                boxes[shard.leaf].append(shard)
+        for leaf, spec in enumerate(self.manifest.leaves):
+            if spec.shape is not None:
+                check_coverage(self.leaf_name(leaf), spec.shape, boxes[leaf])
+
+    def _check_sidecars(self) -> None:
+        for name, spec in self.manifest.sidecars.items():
+            path = self.path / name
+            with io_context(path, "read"):
+                data = path.read_bytes()
+            if (len(data), crc_text(data)) != (spec.bytes, spec.crc32c):
+                raise Corrupt(f"{path} is not as it was written: its length or CRC32C differs.")
+
+    def read_leaf(self, leaf: int) -> np.ndarray:
+        """Read a whole leaf into fresh memory.
+
+        Args:
+            leaf: its number in the manifest; it must have words.
+
+        Returns:
+            The leaf with its stored dtype and global shape, in C order.
+
+        Raises:
+            Corrupt: a frame is damaged.
+        """
+        shape = self.manifest.leaves[leaf].shape
+        assert shape is not None, f"leaf {leaf} has no words"
+        return self.read_box(ShardBox(leaf=leaf, start=(0,) * len(shape), extent=shape))
+
+    def read_box(self, box: ShardBox) -> np.ndarray:
+        """Read a part of one leaf into fresh memory; only the frames it meets are read."""
+        dtype = self.dtypes[box.leaf]
+        assert dtype is not None, f"leaf {box.leaf} has no words"
+        words = aligned_empty(box.n_elements * dtype.element_bytes)
+        self.read([box], [words])
+        return dtype.elements(words.view(dtype.word_dtype), box.extent)
+
+    def read(self, wants: Sequence[ShardBox], buffers: Sequence[np.ndarray]) -> None:
+        """Read boxes of leaves into the caller's memory, with several threads.
+
+        Args:
+            wants: boxes inside their leaves; empty ones are allowed.
+            buffers: uint8[n], C-contiguous, as long as the words of its want.
+
+        Raises:
+            Corrupt: a frame is damaged; the buffers then hold nothing of use.
+            IoError: the operating system refused a read.
+        """
+        queue = [
+            (stripe, read)
+            for stripe in self.stripes
+            for read in plan_reads(
+                stripe.shards,
+                wants,
+                stripe.records["offset"].astype(np.int64),
+                stripe.records["frame_bytes"].astype(np.int64),
+            )
+        ]
+        self.bytes_read += sum(read.n_bytes for _, read in queue)
+        n_threads = min(self.options.n_workers, len(queue))
+        if not n_threads:
+            return
+        with BufferPool(_POOL_BYTES, n_threads) as pool:
+            _Readers(self, queue, wants, buffers, pool).run(n_threads)
+
+
+class _Readers:
+    """Threads that take reads from a queue until it is empty or one fails."""
+
+    def __init__(
+        self,
+        item: Item,
+        queue: list[tuple[Stripe, Read]],
+        wants: Sequence[ShardBox],
+        buffers: Sequence[np.ndarray],
+        pool: BufferPool,
+    ) -> None:
+        self.item, self.wants, self.buffers, self.pool = item, wants, buffers, pool
+        self.queue = iter(queue)
+        self.lock = threading.Lock()
+        self.error: BaseException | None = None
+
+    def run(self, n_threads: int) -> None:
+        """Do all reads; the calling thread takes part."""
+        threads = [threading.Thread(target=self._work) for _ in range(n_threads - 1)]
+        for thread in threads:
+            thread.start()
+        self._work()
+        for thread in threads:
+            thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _next(self) -> tuple[Stripe, Read] | None:
+        with self.lock:
+            return None if self.error is not None else next(self.queue, None)
+
+    def _work(self) -> None:
+        try:
+            while (task := self._next()) is not None:
+                self._read(*task)
+        except BaseException as error:  # carried to the calling thread
+            with self.lock:
+                self.error = self.error or error
+
+    def _read(self, stripe: Stripe, read: Read) -> None:
+        begin = read.offset - read.offset % stripes.PAGE_BYTES
+        file_bytes = int(stripe.records["offset"][-1] + stripe.records["frame_bytes"][-1])
+        end = min(stripes.align(read.offset + read.n_bytes, stripes.PAGE_BYTES), file_bytes)
+        with self._memory(end - begin) as memory:
+            stripe.file.read(begin, memory)
+            self._decode(stripe, read, memory, begin)
+
+    @contextlib.contextmanager
+    def _memory(self, n_bytes: int):
+        if n_bytes > _POOL_BYTES:  # one large chunk
+            yield aligned_empty(n_bytes)
+            return
+        buffer = self.pool.acquire()
+        try:
+            yield buffer.memory[:n_bytes]
+        finally:
+            buffer.release()
+
+    def _decode(self, stripe: Stripe, read: Read, memory: np.ndarray, begin: int) -> None:
+        segments, counts = read_segments(read, stripe.shards, self.wants, self.item.dtypes)
+        used = np.unique(segments[:, 0])
+        segments[:, 0] = np.searchsorted(used, segments[:, 0])
+        records = stripe.records[read.chunks]
+        records["offset"] -= np.uint64(begin)
+        chunks = np.empty((len(read.chunks), 4), np.uint32)
+        chunks[:, 0] = read.chunks
+        chunks[:, 1] = stripe.table.n_words[read.chunks]
+        chunks[:, 2] = stripe.table.dtypes[read.chunks]
+        chunks[:, 3] = counts
+        status, at = _native.decode_run(
+            memory,
+            records.view(np.uint8).reshape(-1, stripes.RECORD_BYTES),
+            chunks,
+            [self.buffers[i] for i in used.tolist()],
+            segments,
+        )
+        if status:
+            self._raise(stripe, int(read.chunks[at]), status)
+
+    def _raise(self, stripe: Stripe, chunk: int, status: int) -> None:
+        leaves = sorted(
+            {
+                self.item.leaf_name(shard.leaf)
+                for shard in stripe.shards
+                if shard.first_chunk <= chunk < shard.first_chunk + shard.n_chunks
+            }
+        )
+        named = ", ".join(map(repr, leaves[:5])) + (" …" if len(leaves) > 5 else "")
+        raise Corrupt(
+            f"{stripe.path}: chunk {chunk} at byte {int(stripe.records['offset'][chunk])}, of leaf "
+            f"{named}: {_native.STATUS[status]}. Restore another step or a copy of this one."
+        )
+
+
+def _read(file: File, offset: int, n_bytes: int) -> bytes:
+    out = aligned_empty(n_bytes)
+    file.read(offset, out)
+    return out.tobytes()
+
+
+def _check_ends(
+    header: stripes.Header, footer: stripes.Footer, spec: StripeSpec, where: str
+) -> None:
+    agree = (
+        header.uuid == footer.uuid == bytes.fromhex(spec.uuid)
+        and header.n_chunks == footer.n_chunks
+        and header.layout_crc32c == footer.layout_crc32c
+        and f"{header.layout_crc32c:08x}" == spec.layout_crc32c
+        and f"{footer.index_crc32c:08x}" == spec.index_crc32c
+        and footer.file_bytes == spec.bytes
+        and header.frames_at <= footer.index_at
+    )
+    if not agree:
+        raise Corrupt(
+            f"{where}: header, footer and manifest do not belong together. A stripe was swapped "
+            "or damaged; restore another step or a copy of this one."
+        )

@@ -1,0 +1,164 @@
+"""A restore, from published item to PyTree: manifest → plan → read → decode → assemble."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from orbax_gds import leaves as trees
+from orbax_gds.errors import Mismatch, NotFound
+from orbax_gds.item import Item
+from orbax_gds.manifest import LeafSpec, Path, path_text
+from orbax_gds.options import Options
+from orbax_gds.plan import ShardBox
+from orbax_gds.staging import aligned_empty
+
+_MOST_NAMED = 20  # chosen: paths that an error lists
+
+
+def restore(
+    path: str | os.PathLike[str],
+    abstract: Any = None,
+    leaves: Iterable[Path | str] | None = None,
+    *,
+    options: Options | None = None,
+    strict: bool = True,
+    partial: bool = False,
+    fallback_sharding: Any = None,
+) -> Any:
+    """Restore the PyTree of one item, bit for bit, or raise.
+
+    Args:
+        path: directory of the item.
+        abstract: a PyTree of the wanted structure, whose leaves say shape, dtype and sharding:
+            arrays, jax.ShapeDtypeStruct, numbers, Orbax's metadata; `...` leaves a leaf out. None
+            gives nested dicts and lists with the saved types and shardings.
+        leaves: without `abstract`, restore only these: typed paths, or text such as
+            "params/dense" for all leaves below it.
+        options: how to read; None takes the defaults and the environment.
+        strict: refuse a shape that differs; else cut or fill with zeros, as Orbax does.
+        partial: leaves of the item that `abstract` does not name are left out.
+        fallback_sharding: for leaves whose saved sharding does not fit the devices at hand.
+
+    Returns:
+        A PyTree of the structure of `abstract`.
+
+    Raises:
+        NotFound: no published item, or no such leaf.
+        Mismatch: structure, shape or PRNG implementation differ; each path is named.
+        Corrupt: a stored byte is not what was written.
+
+    Example:
+        >>> import tempfile, numpy as np, orbax_gds as ogds
+        >>> path = tempfile.mkdtemp() + "/item"
+        >>> _ = ogds.save(path, {"w": np.ones(3)})
+        >>> ogds.restore(path)["w"]
+        array([1., 1., 1.])
+    """
+    if abstract is not None and leaves is not None:
+        raise Mismatch("Pass either abstract or leaves: abstract already says what to restore.")
+    with Item(path, options=options) as item:
+        specs = item.manifest.leaves
+        if abstract is None:
+            chosen = range(len(specs)) if leaves is None else _chosen(specs, leaves, path)
+            targets: list[Any] = [None] * len(chosen)
+        else:
+            asked, treedef = trees.flatten_target(abstract)
+            matched = _match(specs, [p for p, _ in asked], partial, path)
+            kept = [i for i, (_, target) in enumerate(asked) if target is not ...]
+            chosen, targets = [matched[i] for i in kept], [asked[i][1] for i in kept]
+        wants = [
+            trees.want(
+                leaf,
+                specs[leaf],
+                item.manifest.shardings,
+                target,
+                fallback_sharding=fallback_sharding,
+                strict=strict,
+            )
+            for leaf, target in zip(chosen, targets, strict=True)
+            if specs[leaf].has_words
+        ]
+        values = dict(zip([w.leaf for w in wants], _read(item, wants), strict=True))
+    if abstract is None:
+        return trees.unflatten([specs[i] for i in chosen], [values.get(i) for i in chosen])
+    filled = [... for _ in asked]
+    for i in kept:
+        filled[i] = values[matched[i]]
+    return treedef.unflatten(filled)
+
+
+def _read(item: Item, wants: Sequence[trees.Want]) -> list[Any]:
+    """Read and decode what the wants need, and assemble their values."""
+    boxes: list[ShardBox] = []
+    words = []
+    for want in wants:
+        dtype = item.dtypes[want.leaf]
+        assert dtype is not None
+        own = [ShardBox(leaf=want.leaf, start=s, extent=e) for s, e in want.boxes]
+        words.append([aligned_empty(box.n_elements * dtype.element_bytes) for box in own])
+        boxes.extend(own)
+    item.read(boxes, [buffer for own in words for buffer in own])
+    return trees.assemble(wants, words)
+
+
+def _chosen(specs: Sequence[LeafSpec], asked: Iterable[Path | str], where: Any) -> list[int]:
+    """Return the numbers of the leaves that typed paths or texts name, in the item's order."""
+    chosen: set[int] = set()
+    for name in asked:
+        if isinstance(name, str):
+            below = name.rstrip("/") + "/"
+            found = [
+                i
+                for i, spec in enumerate(specs)
+                if path_text(spec.path) == name or path_text(spec.path).startswith(below)
+            ]
+        else:
+            found = [i for i, spec in enumerate(specs) if spec.path == tuple(name)]
+        if not found:
+            raise NotFound(f"{where} has no leaf {name!r}. `orbax-gds ls` lists its leaves.")
+        chosen.update(found)
+    return sorted(chosen)
+
+
+def _match(
+    specs: Sequence[LeafSpec], asked: Sequence[Path], partial: bool, where: Any
+) -> list[int]:
+    """Find the stored leaf of every asked path.
+
+    Typed paths match first. What is left matches by the text of its keys where that is
+    unambiguous, so that a dict can ask for what a dataclass or a tuple saved.
+
+    Raises:
+        Mismatch: a path is not stored, or a stored one is not asked for and not `partial`.
+    """
+    typed = {spec.path: i for i, spec in enumerate(specs) if spec.has_words}
+    matched = [typed.pop(path, -1) for path in asked]
+    if -1 in matched:
+        by_text: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for path, i in typed.items():
+            by_text[_keys(path)].append(i)
+        for at, path in enumerate(asked):
+            candidates = by_text.get(_keys(path), [])
+            if matched[at] < 0 and len(candidates) == 1:
+                matched[at] = candidates.pop()
+                del typed[specs[matched[at]].path]
+    missing = [path for path, leaf in zip(asked, matched, strict=True) if leaf < 0]
+    extra = [] if partial else list(typed)
+    if missing or extra:
+        raise Mismatch(
+            f"The tree asked for and the item {where} differ. "
+            f"Not stored: {_listed(missing)}. Stored but not asked for: {_listed(extra)}. "
+            "Ask for the saved structure; partial_restore leaves out what is not asked for."
+        )
+    return matched
+
+
+def _keys(path: Path) -> tuple[str, ...]:
+    return tuple(str(key) for _, key in path)
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    names = [repr(path_text(path)) for path in paths[:_MOST_NAMED]]
+    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
+    return ", ".join(names) + more if names else "nothing"

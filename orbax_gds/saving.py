@@ -1,0 +1,323 @@
+"""A save, from PyTree to published item: leaves → plan → snapshot → encode → write → seal.
+
+`prepare` is the part that blocks training; `Prepared.write` runs in the background on every
+process; `commit.publish` makes the item exist, on one process, after all have sealed.
+"""
+
+import dataclasses
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+from typing import Any
+
+import jax
+import numpy as np
+
+from orbax_gds import _native, leaves, sidecar
+from orbax_gds import stripe as stripes
+from orbax_gds._version import __version__
+from orbax_gds.codecs import CODECS
+from orbax_gds.commit import leave_pending, publish, sync_directory
+from orbax_gds.drivers import File, open_driver
+from orbax_gds.dtypes import dtype_by_name
+from orbax_gds.errors import Exists
+from orbax_gds.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, StripeSpec
+from orbax_gds.monitoring import SaveReport, Stopwatch
+from orbax_gds.options import Options
+from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run, make_plan
+from orbax_gds.staging import BufferPool, aligned_empty
+
+logger = logging.getLogger(__name__)
+
+_FRAME_OVERHEAD_BYTES = 128  # required: FORMAT §6, header and padding of a frame that is raw
+
+
+def save(
+    path: str | os.PathLike[str],
+    tree: Any,
+    *,
+    options: Options | None = None,
+    custom_metadata: Any = None,
+) -> SaveReport:
+    """Save a PyTree as one item and return when it is committed.
+
+    For training, prefer Orbax's CheckpointManager with our handler: it does not block.
+
+    Args:
+        path: directory of the item; it is made, and its parents.
+        tree: any PyTree of arrays, PRNG keys, numbers, strings and bytes.
+        options: how to save; None takes the defaults and the environment.
+        custom_metadata: JSON of the user's, given back by `inspect`.
+
+    Returns:
+        What was written, by which path, and where the time went.
+
+    Raises:
+        Exists: an item is already published there.
+        Unsupported: leaves that cannot be saved; each is named, and nothing is written.
+        IoError, CommitError: the system refused; no item appears.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> report = save(tempfile.mkdtemp() + "/item", {"w": np.ones(3)})
+        >>> report.state
+        'committed'
+    """
+    directory = FilePath(path)
+    if (directory / MANIFEST_NAME).exists():
+        raise Exists(f"{directory} already holds a published item. Save elsewhere or delete it.")
+    prepared = prepare(tree, options=options, custom_metadata=custom_metadata)
+    directory.mkdir(parents=True, exist_ok=True)
+    report = prepared.write(directory)
+    with prepared.watch.time("commit"):
+        publish(directory)
+        sync_directory(directory.parent)
+    return dataclasses.replace(report, state="committed", seconds=prepared.watch.seconds)
+
+
+def make_pool(options: Options) -> BufferPool:
+    """Return the buffers of a save under these options; keep them for the next save."""
+    most_words = max(RUN_BYTES, int(options.chunk_bytes))
+    buffer_bytes = most_words + most_words // 64 + MAX_RUN_CHUNKS * _FRAME_OVERHEAD_BYTES
+    buffer_bytes = stripes.align(buffer_bytes + stripes.PAGE_BYTES, stripes.PAGE_BYTES)
+    n_buffers = max(1, min(options.n_workers, int(options.staging_bytes) // buffer_bytes))
+    return BufferPool(buffer_bytes, n_buffers)
+
+
+def prepare(
+    tree: Any,
+    *,
+    options: Options | None = None,
+    custom_metadata: Any = None,
+    pool: BufferPool | None = None,
+) -> "Prepared":
+    """Take a PyTree apart, plan its stripe and take the snapshot: all that must block training.
+
+    When it returns, the tree may be changed, donated or deleted.
+
+    Args:
+        tree: as in `save`.
+        options: as in `save`.
+        custom_metadata: as in `save`.
+        pool: buffers from `make_pool`, to be shared by saves; None makes them for this one.
+
+    Raises:
+        Unsupported: leaves that cannot be saved; each is named.
+    """
+    options = options or Options.from_environment()
+    watch = Stopwatch()
+    process = jax.process_index()
+    with watch.time("plan"):
+        flat = leaves.flatten(tree)
+        dtypes = [None if s.dtype is None else dtype_by_name(s.dtype) for s in flat.specs]
+        boxes = leaves.owned_shards(flat, process)
+        plan = make_plan(boxes, dtypes, int(options.chunk_bytes))
+    with watch.time("snapshot"):
+        buffers = leaves.snapshot(flat, boxes)
+    manifest = Manifest(
+        format=FORMAT_VERSION,
+        requires=(),
+        writer=f"orbax_gds {__version__}",
+        leaves=tuple(flat.specs),
+        shardings=tuple(flat.shardings),
+        stripes=tuple(_undescribed(p) for p in range(jax.process_count())),
+        sidecars={},
+        options=options.as_json(),
+        custom_metadata=custom_metadata,
+    )
+    return Prepared(manifest, plan, buffers, options, process, pool, watch)
+
+
+def _undescribed(process: int) -> StripeSpec:
+    return StripeSpec(
+        file=stripes.file_name(process), uuid="", bytes=0, layout_crc32c="", index_crc32c=""
+    )
+
+
+class Prepared:
+    """A save whose snapshot is taken. Write it once."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        plan: Plan,
+        buffers: list[np.ndarray],
+        options: Options,
+        process: int,
+        pool: BufferPool | None,
+        watch: Stopwatch,
+    ) -> None:
+        self.manifest, self.plan, self.options = manifest, plan, options
+        self.process, self.watch = process, watch
+        self._buffers: list[np.ndarray] = buffers
+        self._pool = pool
+
+    def write(self, directory: str | os.PathLike[str]) -> SaveReport:
+        """Write and seal this process's stripe; on process 0, leave what publication needs.
+
+        Args:
+            directory: the item's directory, which exists.
+
+        Returns:
+            The report, in the state "synced".
+
+        Raises:
+            IoError: the operating system refused; the item will not be published.
+        """
+        directory = FilePath(directory)
+        driver = open_driver(self.options.driver, directory)
+        path = directory / stripes.file_name(self.process)
+        with _pool(self._pool, self.options) as pool, driver.open(path, "w") as file:
+            writer = _StripeWriter(self, file, pool)
+            writer.write()
+            with self.watch.time("sync"):
+                file.sync(writer.file_bytes)
+        self._buffers = []  # the views go, so that donation is in place again
+        with self.watch.time("sync"):
+            if self.process == 0:
+                metadata = sidecar.encode(self.manifest.leaves, self.manifest.custom_metadata)
+                leave_pending(directory, self.manifest, {sidecar.NAME: metadata})
+            sync_directory(directory)
+        report = SaveReport(
+            path=directory,
+            state="synced",
+            n_leaves=len(self.manifest.leaves),
+            n_chunks=self.plan.n_chunks,
+            bytes_in=sum(run.n_bytes for run in self.plan.runs),
+            bytes_out=writer.file_bytes,
+            codecs=_bytes_by_codec(writer.records),
+            driver=file.carried,
+            driver_reason=file.reason or driver.reason,
+            seconds=self.watch.seconds,
+        )
+        logger.info("%s", report.line())
+        return report
+
+    def encode(self, run: Run, out: np.ndarray, records: np.ndarray) -> int:
+        """Code a run into `out` with one native call; return the bytes it took."""
+        return _native.encode_run(
+            self._buffers[run.first_buffer : run.end_buffer],
+            run.segments,
+            run.chunks,
+            out,
+            records,
+            codec=self.options.codec,
+            align_bytes=stripes.PAGE_BYTES,
+        )
+
+
+@contextmanager
+def _pool(shared: BufferPool | None, options: Options) -> Iterator[BufferPool]:
+    if shared is not None:
+        yield shared
+        return
+    with make_pool(options) as own:
+        yield own
+
+
+class _StripeWriter:
+    """Writes one stripe with several threads, its bytes independent of their number.
+
+    A thread takes a buffer, then the next run; codes it; waits until the runs before it have
+    their place in the file; takes its own place; writes. As a buffer is taken before a run, the
+    earliest run always has one, so that waiting ends.
+    """
+
+    def __init__(self, save: Prepared, file: File, pool: BufferPool) -> None:
+        self.save, self.file, self.pool = save, file, pool
+        self.records = np.zeros(save.plan.n_chunks, stripes.RECORD)
+        self.file_bytes = 0
+        self._runs = iter(enumerate(save.plan.runs))
+        self._turn = threading.Condition()
+        self._placed = 0  # runs that have their place
+        self._offset = 0  # where the next run goes
+        self._error: BaseException | None = None
+
+    def write(self) -> None:
+        """Write header, layout, frames, index and footer; not synced."""
+        identity = uuid.uuid4().bytes
+        layout = stripes.encode_layout(self.save.plan.shards)
+        head = stripes.encode_head(
+            process=self.save.process,
+            uuid=identity,
+            layout=layout,
+            n_chunks=self.save.plan.n_chunks,
+        )
+        self._write_block(0, head)
+        self._offset = len(head)
+        n_threads = min(self.save.options.n_workers, len(self.save.plan.runs))
+        threads = [threading.Thread(target=self._work) for _ in range(max(0, n_threads - 1))]
+        for thread in threads:
+            thread.start()
+        self._work()
+        for thread in threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+        index = self.records.tobytes()
+        footer = stripes.encode_footer(
+            index_at=self._offset,
+            index=index,
+            uuid=identity,
+            layout_crc32c=_native.crc32c(layout),
+        )
+        self._write_block(self._offset, index + footer)
+        self.file_bytes = self._offset + len(index) + len(footer)
+
+    def _write_block(self, offset: int, data: bytes) -> None:
+        block = aligned_empty(stripes.align(len(data), stripes.PAGE_BYTES))
+        block[: len(data)] = np.frombuffer(data, np.uint8)
+        block[len(data) :] = 0
+        self.file.write(offset, block)
+
+    def _work(self) -> None:
+        try:
+            while self._step():
+                pass
+        except BaseException as error:  # carried to the thread that called write
+            with self._turn:
+                self._error = self._error or error
+                self._turn.notify_all()
+
+    def _step(self) -> bool:
+        with self.pool.acquire() as buffer:
+            with self._turn:
+                number, run = next(self._runs, (0, None))
+                if run is None or self._error is not None:
+                    return False
+            first = int(run.chunks[0, 0])
+            records = self.records[first : first + len(run.chunks)]
+            with self.save.watch.time("encode"):
+                n_bytes = self.save.encode(run, buffer.memory, _as_bytes(records))
+            offset = self._place(number, n_bytes)
+            if offset is None:
+                return False
+            records["offset"] += np.uint64(offset)
+            with self.save.watch.time("write"):
+                self.file.write(offset, buffer.memory[:n_bytes])
+        return True
+
+    def _place(self, number: int, n_bytes: int) -> int | None:
+        """Wait for the runs before this one and return its offset; None if one of them failed."""
+        with self._turn:
+            self._turn.wait_for(lambda: self._placed == number or self._error is not None)
+            if self._error is not None:
+                return None
+            offset = self._offset
+            self._offset += n_bytes
+            self._placed += 1
+            self._turn.notify_all()
+            return offset
+
+
+def _as_bytes(records: np.ndarray) -> np.ndarray:
+    return records.view(np.uint8).reshape(-1, stripes.RECORD_BYTES)
+
+
+def _bytes_by_codec(records: np.ndarray) -> dict[str, int]:
+    sums = np.bincount(records["codec"], weights=records["frame_bytes"])
+    return {CODECS[codec].name: int(n) for codec, n in enumerate(sums) if n}
