@@ -1,5 +1,6 @@
 """The manifest: what an item holds, as JSON under a checksum. FORMAT §3."""
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,7 @@ Path = tuple[Key, ...]
 _PREFIX = re.compile(rb'\{"crc32c":"([0-9a-f]{8})",')
 _PREFIX_BYTES = 21
 _STRIPE_NAME = re.compile(r"p\d{5,}(-\d{2})?\.ogds")
+_SIDECAR_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _UUID = re.compile(r"[0-9a-f]{32}")
 _CRC = re.compile(r"[0-9a-f]{8}")
 
@@ -95,19 +97,24 @@ def crc_text(data: Any, value: int = 0) -> str:
     return f"{_native.crc32c(data, value):08x}"
 
 
-def encode(manifest: Manifest) -> bytes:
-    """Return the bytes of `manifest.json`.
+def check_custom_metadata(value: Any) -> None:
+    """Refuse custom metadata that would not come back as it is, but for tuples as lists.
 
     Raises:
-        Unsupported: the custom metadata or a key cannot be written as JSON in UTF-8.
+        Unsupported: it is not JSON: a set, NaN, an integer beyond 64 bits, invalid Unicode.
     """
     try:
-        body = msgspec.json.encode(manifest)[1:]
-    except (TypeError, ValueError, OverflowError) as err:
-        raise Unsupported(
-            f"The manifest cannot be written as JSON: {err}. "
-            "Keys must be valid Unicode, custom_metadata plain JSON."
-        ) from err
+        text = json.dumps(value, allow_nan=False)
+        kept = json.dumps(msgspec.json.decode(msgspec.json.encode(value))) == text
+    except (TypeError, ValueError, OverflowError, RecursionError) as err:
+        raise Unsupported(f"custom_metadata must be plain JSON: {err}.") from err
+    if not kept:
+        raise Unsupported("custom_metadata must be plain JSON: an integer exceeds 64 bits.")
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return the bytes of `manifest.json`; all of it must be valid Unicode."""
+    body = msgspec.json.encode(manifest)[1:]
     return b'{"crc32c":"%s",' % crc_text(body).encode() + body
 
 
@@ -133,7 +140,7 @@ def decode(data: bytes, where: str, *, pending: bool = False) -> Manifest:
         )
     manifest = _parse(b"{" + data[_PREFIX_BYTES:], where)
     _check_leaves(manifest, where)
-    _check_stripes(manifest.stripes, where, pending)
+    _check_files(manifest, where, pending)
     return manifest
 
 
@@ -171,7 +178,8 @@ def _check_leaves(manifest: Manifest, where: str) -> None:
             raise Corrupt(f"{where}: leaf {name!r} names sharding {leaf.sharding}, not listed.")
 
 
-def _check_stripes(stripes: Sequence[StripeSpec], where: str, pending: bool) -> None:
+def _check_files(manifest: Manifest, where: str, pending: bool) -> None:
+    stripes = manifest.stripes
     for stripe in stripes:
         described = (
             _UUID.fullmatch(stripe.uuid)
@@ -181,6 +189,8 @@ def _check_stripes(stripes: Sequence[StripeSpec], where: str, pending: bool) -> 
         )
         if not _STRIPE_NAME.fullmatch(stripe.file) or not (described or pending):
             raise Corrupt(f"{where}: the entry of stripe {stripe.file!r} is malformed.")
+    if bad := [name for name in manifest.sidecars if not _SIDECAR_NAME.fullmatch(name)]:
+        raise Corrupt(f"{where}: {bad[0]!r} is no name of a file beside the manifest.")
     if len({stripe.file for stripe in stripes}) != len(stripes):
         raise Corrupt(f"{where}: a stripe is listed twice.")
 

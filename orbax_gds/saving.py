@@ -25,7 +25,13 @@ from orbax_gds.commit import leave_pending, publish, sync_directory
 from orbax_gds.drivers import File, open_driver
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Exists
-from orbax_gds.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, StripeSpec
+from orbax_gds.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    Manifest,
+    StripeSpec,
+    check_custom_metadata,
+)
 from orbax_gds.monitoring import SaveReport, Stopwatch
 from orbax_gds.options import Options
 from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run, make_plan
@@ -109,6 +115,7 @@ def prepare(
         Unsupported: leaves that cannot be saved; each is named.
     """
     options = options or Options.from_environment()
+    check_custom_metadata(custom_metadata)
     watch = Stopwatch()
     process = jax.process_index()
     with watch.time("plan"):
