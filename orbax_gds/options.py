@@ -4,7 +4,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from orbax_gds.errors import Unsupported
 
@@ -34,7 +34,7 @@ def parse_size(size: int | str) -> int:
         >>> parse_size("4MiB")
         4194304
     """
-    if isinstance(size, int) and not isinstance(size, bool):
+    if type(size) is int:
         return size
     match = _SIZE.fullmatch(size) if isinstance(size, str) else None
     if match is None:
@@ -87,11 +87,14 @@ class Options:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Options":
         """Return the defaults, changed by the ORBAX_GDS_<FIELD> variables that are set."""
-        given = {}
+        given: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
             if text is not None:
-                given[field.name] = int(text) if field.name == "workers" else text
+                given[field.name] = text
+        if "workers" in given:
+            _check("workers", given["workers"], given["workers"].isdecimal(), "a count above 0")
+            given["workers"] = int(given["workers"])
         return cls(**given)
 
     @property
