@@ -114,6 +114,25 @@ class TestShortTransfers(DriverConformance):
         return driver.name
 
 
+class TestRefusesUnalignedOffsets(DriverConformance):
+    @pytest.fixture
+    def driver(self, monkeypatch, tmp_path):
+        preadv = os.preadv
+
+        def strict(descriptor, views, offset):
+            flags = posix.fcntl.fcntl(descriptor, posix.fcntl.F_GETFL)
+            if flags & os.O_DIRECT and offset % 512:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            return preadv(descriptor, views, offset)
+
+        monkeypatch.setattr(os, "preadv", strict)
+        return open_driver("auto", tmp_path)
+
+    @pytest.fixture
+    def carried(self, driver):
+        return driver.name
+
+
 class TestMemory(DriverConformance):
     @pytest.fixture
     def driver(self):

@@ -77,20 +77,20 @@ class DriverConformance:
         assert guarded[-1] == 0xA5
         assert np.all(guarded[:shift] == 0xA5)
 
-    def test_read_across_many_bounces(self, driver, tmp_path):
+    def test_long_unaligned_read_to_the_end_keeps_its_path(self, driver, carried, tmp_path):
         content = pattern((2 << 20) + 4321)
         write_file(driver, tmp_path / "f", content)
         with driver.open(tmp_path / "f", "r") as file:
             assert read(file, 7, content.nbytes - 7) == content[7:].tobytes()
+            assert file.carried == carried
 
     @pytest.mark.parametrize(("offset", "n_bytes"), [(0, UNIT + 11), (UNIT, UNIT), (9999, 1)])
-    def test_read_past_the_end_is_refused(self, driver, tmp_path, offset, n_bytes):
+    def test_read_past_the_end_is_refused(self, driver, carried, tmp_path, offset, n_bytes):
         write_file(driver, tmp_path / "f", pattern(UNIT + 10))
-        with (
-            driver.open(tmp_path / "f", "r") as file,
-            pytest.raises(Truncated, match=f"ends at byte {UNIT + 10}, but bytes {offset} to"),
-        ):
-            file.read(offset, aligned_empty(n_bytes))
+        with driver.open(tmp_path / "f", "r") as file:
+            with pytest.raises(Truncated, match=f"ends at byte {UNIT + 10}, but bytes {offset} to"):
+                file.read(offset, aligned_empty(n_bytes))
+            assert file.carried == carried
 
     def test_read_up_to_the_end_is_allowed(self, driver, tmp_path):
         content = pattern(UNIT + 10)
