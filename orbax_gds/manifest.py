@@ -101,7 +101,7 @@ def check_custom_metadata(value: Any) -> None:
     """Refuse custom metadata that would not come back as it is, but for tuples as lists.
 
     Raises:
-        Unsupported: it is not JSON: a set, NaN, an integer beyond 64 bits, invalid Unicode.
+        Unsupported: it is not JSON: a set, NaN, bytes, invalid Unicode.
     """
     try:
         text = json.dumps(value, allow_nan=False)
@@ -109,7 +109,7 @@ def check_custom_metadata(value: Any) -> None:
     except (TypeError, ValueError, OverflowError, RecursionError) as err:
         raise Unsupported(f"custom_metadata must be plain JSON: {err}.") from err
     if not kept:
-        raise Unsupported("custom_metadata must be plain JSON: an integer exceeds 64 bits.")
+        raise Unsupported("custom_metadata must be plain JSON: it would come back changed.")
 
 
 def encode(manifest: Manifest) -> bytes:

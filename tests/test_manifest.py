@@ -147,13 +147,13 @@ def test_missing_fields_are_corrupt(missing):
 
 
 @pytest.mark.parametrize(
-    "custom", [{1, 2}, object(), b"x", {"x": "\ud800"}, 1 << 70, float("nan"), [float("inf")]]
+    "custom", [{1, 2}, object(), b"x", {"x": "\ud800"}, float("nan"), [float("inf")]]
 )
 def test_custom_metadata_that_would_not_come_back_is_refused(custom):
     with pytest.raises(Unsupported, match="custom_metadata"):
         manifests.check_custom_metadata(custom)
 
 
-@pytest.mark.parametrize("custom", [None, {"run": [1, 2.5, None, "x"]}, (1, 2), 2**63, "é"])
+@pytest.mark.parametrize("custom", [None, {"run": [1, 2.5, None, "x"]}, (1, 2), 2**70, "é"])
 def test_custom_metadata_that_is_json_is_accepted(custom):
     manifests.check_custom_metadata(custom)

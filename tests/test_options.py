@@ -49,7 +49,7 @@ def test_environment_changes_the_defaults():
 
 @pytest.mark.parametrize("text", ["many", "1.5", "0"])
 def test_a_bad_environment_is_refused_by_name(text):
-    with pytest.raises(Unsupported, match="workers|ORBAX_GDS_WORKERS"):
+    with pytest.raises(Unsupported, match="workers"):
         Options.from_environment({"ORBAX_GDS_WORKERS": text})
 
 
