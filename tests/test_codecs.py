@@ -1,0 +1,13 @@
+"""Every codec obeys the laws of its conformance class."""
+
+from orbax_gds.codecs.ladder import Ladder
+from orbax_gds.codecs.raw import Raw
+from orbax_gds.testing import CodecConformance
+
+
+class TestRaw(CodecConformance):
+    codec = Raw()
+
+
+class TestLadder(CodecConformance):
+    codec = Ladder()
