@@ -1,0 +1,390 @@
+"""PyTree ↔ named leaves ↔ shards: the modules that take jax values apart and put them together.
+
+A save: `flatten` names and describes the leaves, `owned_shards` says which boxes of them this
+process stores, `snapshot` takes their words. The other way, what a restore wants of a leaf is in
+`targets` and `wants`, how words become values in `assemble`; plain trees come from `paths`.
+"""
+
+import dataclasses
+import functools
+import heapq
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from orbax_gds.assemble import assemble
+from orbax_gds.dtypes import dtype_by_name, dtype_of
+from orbax_gds.errors import Unsupported
+from orbax_gds.manifest import LeafSpec, Path, ShardingSpec, path_text
+from orbax_gds.paths import is_empty_node, jax_leaves, loose_text, typed_path, unflatten, utf8
+from orbax_gds.plan import Indices, ShardBox
+from orbax_gds.shardings import Box, boxes_by_device, sharding_spec
+from orbax_gds.targets import Target, flatten_target, target_of
+from orbax_gds.wants import Want, want
+
+__all__ = [
+    "Flat",
+    "Target",
+    "Want",
+    "assemble",
+    "flatten",
+    "flatten_target",
+    "owned_shards",
+    "snapshot",
+    "target_of",
+    "unflatten",
+    "want",
+]
+
+_Reader = Callable[[Any, "_Shardings"], tuple[dict[str, Any], Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flat:
+    """A PyTree taken apart for a save.
+
+    Attributes:
+        specs: what the manifest says of each leaf, in the order of jax, with None and empty nodes
+            in their places.
+        shardings: distinct shardings of the jax leaves; `LeafSpec.sharding` counts in them.
+        values: the leaf's jax.Array (of a PRNG key, its key data) or np.ndarray (of a scalar or a
+            text, its words); None for a leaf without words.
+    """
+
+    specs: list[LeafSpec]
+    shardings: list[ShardingSpec]
+    values: list[Any]
+
+
+def flatten(tree: Any) -> Flat:
+    """Name and describe every leaf of a PyTree, so that it can be saved.
+
+    A key's type is kept: of a mapping "k", of a sequence "i", an attribute "a", the number of a
+    child "n" where a node has no keys. Subclasses of str and int are stored as their plain value.
+    Keys of any other class that jax was given are taken as attributes, by their text.
+
+    Args:
+        tree: any PyTree.
+
+    Returns:
+        The leaves. jax arrays are only referred to; `snapshot` makes them safe.
+
+    Raises:
+        Unsupported: leaves or keys that cannot be stored; every one is named.
+
+    Example:
+        >>> [spec.path for spec in flatten({"a": 1, "b": ()}).specs]
+        [(('k', 'a'),), (('k', 'b'),)]
+    """
+    entries = jax_leaves(tree, is_leaf=is_empty_node)
+    shardings = _Shardings()
+    specs: list[LeafSpec] = []
+    values: list[Any] = []
+    refused: list[str] = []
+    readers: dict[type, _Reader] = {}
+    for keys, value in entries:
+        try:
+            path = typed_path(keys)
+            kind = type(value)
+            reader = readers.get(kind) or readers.setdefault(kind, _reader(value))
+            fields, held = reader(value, shardings)
+        except Unsupported as error:
+            refused.append(f"{loose_text(keys)!r} {error}")
+            continue
+        specs.append(LeafSpec(path=path, **fields))
+        values.append(held)
+    if len({spec.path for spec in specs}) != len(specs):
+        refused += _twice(specs)
+    if refused:
+        raise Unsupported(
+            f"{len(refused)} of {len(entries)} leaves cannot be saved; nothing was written:\n  "
+            + "\n  ".join(refused)
+        )
+    return Flat(specs=specs, shardings=shardings.specs, values=values)
+
+
+def _twice(specs: Sequence[LeafSpec]) -> list[str]:
+    seen: set[Path] = set()
+    return [
+        f"{path_text(spec.path)!r} is the path of two leaves. Give them different keys."
+        for spec in specs
+        if spec.path in seen or seen.add(spec.path)
+    ]
+
+
+def _reader(value: Any) -> _Reader:
+    """Return the function that reads leaves of this value's class."""
+    if is_empty_node(value):
+        return _read_empty
+    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
+        is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+        return _read_prng if is_key else _read_array
+    for kinds, reader in _READERS:
+        if isinstance(value, kinds):
+            return reader
+    return _refuse
+
+
+def _read_empty(value: Any, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+    name = "None" if value is None else type(value).__name__
+    plain = value is None or type(value) in (dict, list, tuple)
+    return {"type": name if plain else "node"}, None
+
+
+def _read_array(value: jax.Array, shardings: "_Shardings") -> tuple[dict[str, Any], Any]:
+    if value.is_deleted():
+        raise Unsupported("is a jax.Array that was deleted or donated. Save before donating it.")
+    fields = {
+        "type": "jax.Array",
+        "dtype": _dtype_name(value.dtype),
+        "shape": value.shape,
+        "sharding": shardings.number(value.sharding),
+    }
+    return fields, value
+
+
+def _read_prng(value: jax.Array, shardings: "_Shardings") -> tuple[dict[str, Any], Any]:
+    if value.is_deleted():
+        raise Unsupported("is a PRNG key that was deleted or donated. Save before donating it.")
+    implementation = jax.random.key_impl(value)
+    if not isinstance(implementation, str):
+        raise Unsupported(
+            f"is a PRNG key of {implementation}, which has no registered name. "
+            "Save jax.random.key_data(key)."
+        )
+    number = shardings.number(value.sharding)
+    fields, data = _read_array(jax.random.key_data(value), _Shardings())
+    return fields | {"sharding": number, "prng": implementation}, data
+
+
+def _read_ndarray(value: np.ndarray, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+    if isinstance(value, np.ma.MaskedArray):
+        raise Unsupported("is a masked array. Save its data and its mask as two leaves.")
+    return _described("numpy.ndarray", np.asarray(value))
+
+
+def _read_generic(value: np.generic, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+    return _described("numpy.generic", np.asarray(value))
+
+
+def _read_int(value: int, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+    if -(2**63) <= value < 2**63:
+        return _described("int", np.array(int(value), np.int64))
+    n_bytes = (value if value >= 0 else ~value).bit_length() // 8 + 1
+    return _described("int", _bytes_array(value.to_bytes(n_bytes, "little", signed=True)))
+
+
+def _read_scalar(value: Any, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+    for kind in (bool, float, complex):
+        if isinstance(value, kind):
+            return _described(kind.__name__, np.array(value, dtype=kind))
+    raise AssertionError(f"no scalar: {type(value)}")
+
+
+def _read_text(value: str | bytes, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+    if isinstance(value, str):
+        return _described("str", _bytes_array(utf8(str.__str__(value), "text")))
+    return _described("bytes", _bytes_array(bytes(value)))
+
+
+def _refuse(value: Any, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(value, jax.core.Tracer):
+        raise Unsupported("is a tracer. Save outside of jit and other transformations.")
+    if isinstance(value, jax.ShapeDtypeStruct):
+        raise Unsupported("is a jax.ShapeDtypeStruct, which has no values. Save the array itself.")
+    if callable(value):
+        raise Unsupported(
+            f"is a callable ({name}). Keep functions out of the tree: in a static field, or in "
+            "the code that rebuilds the state."
+        )
+    raise Unsupported(
+        f"is of type {name}. Leaves may be jax.Array, numpy arrays and scalars, bool, int, float, "
+        "complex, str, bytes and None; register a container with jax to save what is in it."
+    )
+
+
+# The first match counts: np.float64 is a float too, np.str_ a str and a NumPy scalar, bool an int.
+_READERS: Sequence[tuple[Any, _Reader]] = (
+    ((str, bytes), _read_text),
+    (jax.core.Tracer, _refuse),
+    (np.ndarray, _read_ndarray),
+    (np.generic, _read_generic),
+    (bool, _read_scalar),
+    (int, _read_int),
+    ((float, complex), _read_scalar),
+)
+
+
+def _described(kind: str, array: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+    return {"type": kind, "dtype": _dtype_name(array.dtype), "shape": array.shape}, array
+
+
+def _bytes_array(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, np.uint8)
+
+
+@functools.cache
+def _dtype_name(dtype: np.dtype) -> str:
+    native = dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype
+    try:
+        return dtype_of(native).name
+    except Unsupported as error:
+        raise Unsupported(f"has dtype {dtype}, which cannot be stored. Convert it.") from error
+
+
+class _Shardings:
+    """Numbers the distinct shardings of a tree in the order they are met."""
+
+    def __init__(self) -> None:
+        self.specs: list[ShardingSpec] = []
+        self._numbers: dict[Sharding, int] = {}
+
+    def number(self, sharding: Sharding) -> int:
+        """Return the sharding's number, a new one for a new sharding."""
+        number = self._numbers.get(sharding)
+        if number is None:
+            number = self._numbers[sharding] = len(self.specs)
+            self.specs.append(sharding_spec(sharding))
+        return number
+
+
+def owned_shards(flat: Flat, process: int) -> list[ShardBox]:
+    """Return the boxes that one process stores, in the order of the leaves.
+
+    Every process computes the same division without talking: each distinct box has one owner
+    among the processes that hold a replica of it, the one with the fewest bytes so far. Leaves
+    that are not jax arrays belong to process 0.
+
+    Args:
+        flat: the tree, equal on all processes but for the values.
+        process: number of the process, as in `jax.Device.process_index`.
+    """
+    owned: list[ShardBox] = []
+    divided: dict[Hashable, list[tuple[Box, Indices]]] = {}
+    loads = _Loads()
+    for leaf, (spec, value) in enumerate(zip(flat.specs, flat.values, strict=True)):
+        shape = spec.shape
+        if shape is None or 0 in shape:
+            continue
+        if spec.sharding is None:
+            if process == 0:
+                owned.append(ShardBox(leaf=leaf, start=(0,) * len(shape), extent=shape))
+            continue
+        layout = (value.sharding, shape)
+        boxes = divided.get(layout)
+        if boxes is None:
+            boxes = divided[layout] = _boxes_and_holders(*layout)
+        for (start, extent), holders in boxes:
+            if loads.owner(holders, extent, spec.dtype) == process:
+                owned.append(ShardBox(leaf=leaf, start=start, extent=extent))
+    return owned
+
+
+def _boxes_and_holders(sharding: Sharding, shape: Indices) -> list[tuple[Box, Indices]]:
+    holders: dict[Box, set[int]] = {}
+    for device, box in boxes_by_device(sharding, shape).items():
+        holders.setdefault(box, set()).add(device.process_index)
+    return [(box, tuple(sorted(holders[box]))) for box in sorted(holders)]
+
+
+class _Loads:
+    """Shares replicated boxes among their holders by bytes, each group of holders for itself."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Indices, list[tuple[int, int]]] = {}
+
+    def owner(self, holders: Indices, extent: Indices, dtype: str | None) -> int:
+        """Return the process that stores the next box of these holders."""
+        if len(holders) == 1:
+            return holders[0]
+        group = self._groups.setdefault(holders, [(0, process) for process in holders])
+        n_bytes, process = group[0]
+        box_bytes = dtype_by_name(dtype or "").element_bytes * math.prod(extent)
+        heapq.heapreplace(group, (n_bytes + box_bytes, process))
+        return process
+
+
+def snapshot(flat: Flat, shards: Sequence[ShardBox]) -> list[np.ndarray]:
+    """Take the words of shards, so that the tree may be changed or donated afterwards.
+
+    NumPy arrays are copied. Of jax arrays in host memory a view is held: jax then copies instead
+    of donating in place, so that the words stay. From accelerators all shards are copied to
+    pinned host memory at once.
+
+    Args:
+        flat: the tree.
+        shards: boxes that lie on devices of this process, from `owned_shards`.
+
+    Returns:
+        uint8[n] for each shard: its words in C order. Read-only where it is a view.
+    """
+    arrays: list[Any] = []
+    pieces: dict[Any, jax.Array] = {}
+    leaf = -1
+    for shard in shards:
+        value = flat.values[shard.leaf]
+        if flat.specs[shard.leaf].sharding is None:
+            copied = flat.specs[shard.leaf].type == "numpy.ndarray"
+            arrays.append(_little_endian(value, copy=copied))
+        elif len(value.sharding.device_set) == 1:
+            arrays.append(value)
+        else:
+            if shard.leaf != leaf:
+                leaf, pieces = shard.leaf, _local_pieces(value)
+            arrays.append(pieces[shard.start, shard.extent])
+    return [_words(np.asarray(array)) for array in _on_host(arrays)]
+
+
+def _local_pieces(value: jax.Array) -> dict[Box, jax.Array]:
+    boxes = boxes_by_device(value.sharding, value.shape)
+    pieces = {}
+    for number in range(len(value.sharding.addressable_devices)):
+        piece = value.addressable_data(number)
+        (device,) = piece.devices()
+        pieces[boxes[device]] = piece
+    return pieces
+
+
+def _on_host(arrays: list[Any]) -> list[Any]:
+    """Replace arrays on accelerators by copies in pinned host memory."""
+    far = [
+        number
+        for number, array in enumerate(arrays)
+        if isinstance(array, jax.Array) and next(iter(array.devices())).platform != "cpu"
+    ]
+    if far:
+        for number, copy in zip(far, pinned_copies([arrays[n] for n in far]), strict=True):
+            arrays[number] = copy
+    return arrays
+
+
+def pinned_copies(arrays: list[jax.Array]) -> list[jax.Array]:
+    """Copy arrays, each on one device, to pinned host memory of that device, all in one dispatch.
+
+    Where a device has no pinned host memory the transfer to plain host memory is started instead.
+    """
+    devices = [next(iter(array.devices())) for array in arrays]
+    kinds = {device: {m.kind for m in device.addressable_memories()} for device in set(devices)}
+    if all("pinned_host" in held for held in kinds.values()):
+        places = [SingleDeviceSharding(device, memory_kind="pinned_host") for device in devices]
+        return jax.device_put(arrays, places)
+    for array in arrays:
+        array.copy_to_host_async()
+    return arrays
+
+
+def _little_endian(array: np.ndarray, *, copy: bool) -> np.ndarray:
+    if array.dtype.byteorder == ">":
+        return array.byteswap().view(array.dtype.newbyteorder("="))
+    return array.copy(order="C") if copy else array
+
+
+def _words(array: np.ndarray) -> np.ndarray:
+    """View an array as its bytes in C order; copied only if they do not lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
