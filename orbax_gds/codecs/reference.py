@@ -200,13 +200,13 @@ def read_item(directory: str | Path) -> dict[LeafPath, np.ndarray]:
                 f"{directory}: leaf {leaf.path} has {leaf.n_elements} elements, "
                 f"its shards {held[number]}."
             )
-    arrays = [leaf.empty() for leaf in leaves]
-    filled = [np.zeros(array.shape, bool) for array in arrays]
+    words = [leaf.empty_words() for leaf in leaves]
+    filled = [np.zeros(leaf_words.shape, bool) for leaf_words in words]
     for stripe in stripes:
-        stripe.read_into(arrays, filled)
+        stripe.read_into(words, filled)
     return {
-        leaf.path: array
-        for leaf, array in zip(leaves, arrays, strict=True)
+        leaf.path: leaf.dtype.elements(leaf_words.reshape(-1), leaf.shape)
+        for leaf, leaf_words in zip(leaves, words, strict=True)
         if leaf.dtype is not None
     }
 
@@ -227,11 +227,13 @@ class _Leaf:
     def n_elements(self) -> int:
         return 0 if self.dtype is None else prod(self.shape)
 
-    def empty(self) -> np.ndarray:
+    def empty_words(self) -> np.ndarray:
+        # Words, not elements: NumPy changes bits when it assigns a bool or a NaN as a scalar.
         if self.dtype is None:
-            return np.empty(0)
+            return np.empty(0, np.uint8)
+        shape = (*self.shape, self.dtype.words_per_element)
         try:
-            return np.empty(self.shape, self.dtype.numpy_dtype)
+            return np.empty(shape, self.dtype.word_dtype)
         except ValueError as error:
             raise Unsupported(f"Leaf {self.path}: NumPy has no shape {self.shape}.") from error
 
@@ -270,7 +272,7 @@ class _Holding:
         ]
         return cls(path=path, stripe=stripe, boxes=boxes)
 
-    def read_into(self, arrays: list[np.ndarray], filled: list[np.ndarray]) -> None:
+    def read_into(self, leaf_words: list[np.ndarray], filled: list[np.ndarray]) -> None:
         with open_stripe(self.path) as file:
             for chunk, boxes in enumerate(self.boxes):
                 header, words = read_chunk(file, self.stripe, chunk, str(self.path))
@@ -281,8 +283,8 @@ class _Holding:
                     if filled[box.leaf][region].any():
                         raise Corrupt(f"{self.path}: chunk {chunk}: {box} is stored twice.")
                     filled[box.leaf][region] = True
-                    elements = header.dtype.elements(words[box.words], box.extent)
-                    arrays[box.leaf][region] = elements
+                    cell = words[box.words].reshape(*box.extent, header.dtype.words_per_element)
+                    leaf_words[box.leaf][region] = cell
 
 
 def _check_box(shard: Shard, leaves: list[_Leaf], where: str) -> None:

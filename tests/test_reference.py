@@ -1,0 +1,214 @@
+"""Frames of the NumPy reference: it and the native core read each other and refuse the same."""
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orbax_gds import _native
+from orbax_gds.codecs import reference
+from orbax_gds.codecs.reference import Ladder
+from orbax_gds.dtypes import DTYPES, Dtype, dtype_by_name
+from orbax_gds.errors import Corrupt, OgdsError, Truncated, Unsupported
+from orbax_gds.testing import chunks, famous_words
+
+
+def codings_of(dtype: Dtype) -> list[str]:
+    return ["raw", "ladder"] if dtype.split else ["raw"]
+
+
+def has_split(dtype: Dtype) -> bool:
+    return dtype.split is not None
+
+
+@st.composite
+def ladders(draw: st.DrawFn) -> Ladder:
+    return Ladder(
+        emax=draw(st.integers(0, 255)),
+        widths=(*draw(st.lists(st.sampled_from((1, 2)), max_size=7)), 4),
+        symbols=tuple(draw(st.permutations(range(16)))),
+    )
+
+
+# --- CRC32C ---------------------------------------------------------------------------------------
+
+
+@given(data=st.binary(max_size=300), repeat=st.sampled_from((1, 40)), cut=st.integers(0, 12000))
+def test_crc32c_is_castagnoli_and_continues(data: bytes, repeat: int, cut: int) -> None:
+    data *= repeat
+    assert reference.crc32c(data) == google_crc32c.value(data)
+    assert reference.crc32c(data[cut:], reference.crc32c(data[:cut])) == google_crc32c.value(data)
+
+
+def test_crc32c_gives_the_check_values_of_rfc_3720() -> None:
+    assert reference.crc32c(bytes(32)) == 0x8A9136AA
+    assert reference.crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert reference.crc32c(bytes(range(32))) == 0x46DD794E
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(chunk=chunks(), block_map=st.booleans(), align_bytes=st.sampled_from((64, 4096)))
+def test_reference_reads_what_it_writes(
+    chunk: tuple[Dtype, np.ndarray], block_map: bool, align_bytes: int
+) -> None:
+    dtype, words = chunk
+    for codec in codings_of(dtype):
+        frame = reference.encode_frame(
+            words, dtype, codec=codec, chunk=7, block_map=block_map, align_bytes=align_bytes
+        )
+        header, decoded = reference.decode_frame(frame)
+        assert (header.dtype, header.chunk, header.n_words) == (dtype, 7, words.size)
+        assert decoded.dtype == dtype.word_dtype
+        assert len(frame) % align_bytes == 0
+        np.testing.assert_array_equal(decoded, words)
+
+
+@settings(deadline=None, max_examples=60)
+@given(chunk=chunks(where=has_split), ladder=ladders(), block_map=st.booleans())
+def test_every_ladder_header_round_trips_in_reference_and_native(
+    chunk: tuple[Dtype, np.ndarray], ladder: Ladder, block_map: bool
+) -> None:
+    dtype, words = chunk
+    frame = reference.encode_frame(words, dtype, codec="ladder", block_map=block_map, ladder=ladder)
+    np.testing.assert_array_equal(reference.decode_frame(frame)[1], words)
+    native = np.empty_like(words)
+    assert _native.decode_frame(frame, native) == 0
+    np.testing.assert_array_equal(native, words)
+
+
+@settings(deadline=None, max_examples=60)
+@given(chunk=chunks(), block_map=st.booleans())
+def test_native_reads_what_reference_writes(
+    chunk: tuple[Dtype, np.ndarray], block_map: bool
+) -> None:
+    dtype, words = chunk
+    for codec in codings_of(dtype):
+        frame = reference.encode_frame(words, dtype, codec=codec, block_map=block_map)
+        native = np.empty_like(words)
+        assert _native.decode_frame(frame, native) == 0
+        np.testing.assert_array_equal(native, words)
+
+
+@settings(deadline=None, max_examples=60)
+@given(chunk=chunks(), block_map=st.sampled_from((None, False, True)))
+def test_reference_reads_what_native_writes(
+    chunk: tuple[Dtype, np.ndarray], block_map: bool | None
+) -> None:
+    dtype, words = chunk
+    for codec in ["auto", "off", *codings_of(dtype)]:
+        frame = _native.encode_frame(words, dtype.id, chunk=3, codec=codec, block_map=block_map)
+        header, decoded = reference.decode_frame(frame)
+        assert header.chunk == 3
+        np.testing.assert_array_equal(decoded, words)
+
+
+def test_native_reads_reference_frames_of_all_famous_words() -> None:
+    for dtype in DTYPES:
+        words = famous_words(dtype)
+        for codec in codings_of(dtype):
+            native = np.empty_like(words)
+            frame = reference.encode_frame(words, dtype, codec=codec)
+            assert _native.decode_frame(frame, native) == 0, (dtype, codec)
+            np.testing.assert_array_equal(native, words)
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data(), chunk=chunks(max_words=1100), block_map=st.booleans())
+def test_native_and_reference_refuse_the_same_damaged_payloads(
+    data: st.DataObject, chunk: tuple[Dtype, np.ndarray], block_map: bool
+) -> None:
+    dtype, words = chunk
+    codec = data.draw(st.sampled_from(codings_of(dtype)))
+    frame = reference.encode_frame(words, dtype, codec=codec, block_map=block_map)
+    header = reference.parse_frame_header(frame)
+    payload = bytearray(frame[32 : 32 + header.payload_bytes])
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(payload) - 1) | st.integers(0, min(90, len(payload) - 1)))
+        payload[at] ^= data.draw(st.sampled_from((1, 2, 4, 8, 16, 32, 64, 128, 255)))
+    if data.draw(st.booleans()):
+        payload = payload[: data.draw(st.integers(0, len(payload)))]
+    damaged = reseal(frame, bytes(payload))
+    native = np.empty_like(words)
+    status = _native.decode_frame(damaged, native)
+    try:
+        decoded = reference.decode_frame(damaged)[1]
+    except OgdsError:
+        decoded = None
+    assert (status == 0) == (decoded is not None), _native.STATUS.get(status)
+    if decoded is not None:
+        np.testing.assert_array_equal(native, decoded)
+
+
+def reseal(frame: bytes, payload: bytes, **fields: int) -> bytes:
+    """Return the frame with another payload and header fields, under CRCs that hold."""
+    offsets = {"codec": (4, 1), "dtype": (5, 1), "flags": (6, 2), "n_words": (8, 4)}
+    offsets |= {"payload_bytes": (12, 4), "frame_bytes": (16, 4), "chunk": (20, 4)}
+    body = payload.ljust(-(-(32 + len(payload)) // 64) * 64 - 32, b"\0")
+    header = bytearray(frame[:28])
+    fields = {"payload_bytes": len(payload), "frame_bytes": 32 + len(body)} | fields
+    for name, value in fields.items():
+        at, size = offsets[name]
+        header[at : at + size] = value.to_bytes(size, "little")
+    header[24:28] = reference.crc32c(body).to_bytes(4, "little")
+    return bytes(header) + reference.crc32c(bytes(header)).to_bytes(4, "little") + body
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"codec": 2}, Unsupported),
+        ({"codec": 255}, Unsupported),
+        ({"codec": 1}, Corrupt),
+        ({"dtype": 0}, Unsupported),
+        ({"dtype": 31}, Unsupported),
+        ({"dtype": 34}, Unsupported),
+        ({"flags": 2}, Corrupt),
+        ({"flags": 0x8000}, Corrupt),
+        ({"n_words": 0}, Corrupt),
+        ({"n_words": 19}, Corrupt),
+        ({"n_words": 21}, Truncated),
+        ({"n_words": (1 << 28) + 1}, Corrupt),
+        ({"payload_bytes": 19}, Corrupt),
+        ({"payload_bytes": 33}, Corrupt),
+        ({"frame_bytes": 0}, Corrupt),
+        ({"frame_bytes": 63}, Corrupt),
+        ({"frame_bytes": 128}, Truncated),
+        ({"frame_bytes": 1 << 31}, Corrupt),
+    ],
+    ids=str,
+)
+def test_impossible_frame_headers_are_refused(
+    fields: dict[str, int], error: type[OgdsError]
+) -> None:
+    words = np.arange(20, dtype=np.uint8)
+    frame = reference.encode_frame(words, dtype_by_name("uint8"))
+    damaged = reseal(frame, words.tobytes(), **fields)
+    with pytest.raises(error) as caught:
+        reference.decode_frame(damaged, "here")
+    assert type(caught.value) is error
+    assert _native.decode_frame(damaged, np.empty(20, np.uint8)) != 0
+
+
+def test_every_flipped_bit_of_a_frame_is_refused() -> None:
+    words = np.repeat(np.arange(3, dtype=np.uint16), 100)
+    frame = reference.encode_frame(words, dtype_by_name("bfloat16"), codec="ladder", block_map=True)
+    native = np.empty_like(words)
+    for bit in range(8 * len(frame)):
+        damaged = bytearray(frame)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(OgdsError):
+            reference.decode_frame(bytes(damaged))
+        assert _native.decode_frame(bytes(damaged), native) != 0
+
+
+def test_a_frame_cut_at_any_byte_is_refused() -> None:
+    words = np.arange(300, dtype=np.uint16)
+    frame = reference.encode_frame(words, dtype_by_name("bfloat16"), codec="ladder")
+    for n_bytes in range(len(frame)):
+        with pytest.raises(Truncated):
+            reference.decode_frame(frame[:n_bytes])
+        assert _native.decode_frame(frame[:n_bytes], np.empty_like(words)) != 0
