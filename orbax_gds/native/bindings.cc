@@ -1,44 +1,69 @@
 // orbax_gds._native: validate, release the GIL, one call, map the status.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdlib>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "arguments.h"
+#include "frame_info.h"
 #include "isa.h"
+#include "run.h"
 
 namespace nb = nanobind;
 using namespace ogds;
 
 namespace {
 
-// A contiguous buffer export, held for as long as this object lives.
-class Buffer {
+constexpr size_t kKeptScratchBytes = size_t{16} << 20;  // a thread keeps at most this much
+
+// Memory of one thread, kept between calls: fresh pages cost more than the coding of what fills them.
+class Scratch {
 public:
-    explicit Buffer(nb::handle object, bool writable = false) {
-        const int flags = PyBUF_SIMPLE | (writable ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) {
-            throw nb::python_error();
+    std::span<uint8_t> words(size_t n_bytes) {
+        if (n_bytes > size_) {
+            words_ = std::make_unique_for_overwrite<uint8_t[]>(n_bytes);
+            size_ = n_bytes;
+        }
+        return {words_.get(), n_bytes};
+    }
+
+    Workspace& workspace() {
+        if (workspace_ == nullptr) {
+            workspace_ = std::make_unique<Workspace>();
+        }
+        return *workspace_;
+    }
+
+    void trim() noexcept {
+        if (size_ > kKeptScratchBytes) {
+            words_.reset();
+            size_ = 0;
         }
     }
-    Buffer(Buffer&& other) noexcept : view_(other.view_) { other.view_.obj = nullptr; }
-    Buffer(const Buffer&) = delete;
-    Buffer& operator=(const Buffer&) = delete;
-    ~Buffer() { PyBuffer_Release(&view_); }
-
-    uint8_t* data() const noexcept { return static_cast<uint8_t*>(view_.buf); }
-    size_t size() const noexcept { return static_cast<size_t>(view_.len); }
 
 private:
-    Py_buffer view_{};
+    std::unique_ptr<uint8_t[]> words_;
+    size_t size_ = 0;
+    std::unique_ptr<Workspace> workspace_;
 };
 
+Scratch& scratch() {
+    static thread_local Scratch scratch;
+    return scratch;
+}
+
 uint32_t crc32c(nb::handle data, uint32_t value) {
-    const Buffer buffer(data);
+    const Buffer buffer(data, "data", Buffer::Access::kRead);
     const nb::gil_scoped_release release;
-    return kernels().crc32c(buffer.data(), buffer.size(), value);
+    return kernels().crc32c(buffer.bytes().data(), buffer.bytes().size(), value);
 }
 
 std::vector<std::string> isas() {
@@ -59,17 +84,227 @@ void use_isa(const std::string& name) {
     for (const std::string& isa : isas()) {
         known += (known.empty() ? "" : ", ") + isa;
     }
-    throw nb::value_error(
-        ("This machine cannot run the kernels '" + name + "'; it can run: " + known + ".").c_str());
+    refuse("This machine cannot run the kernels '", name, "'; it can run: ", known, ".");
+}
+
+const Dtype& checked_dtype(uint32_t id) {
+    if (id > 255 || dtype_of(static_cast<uint8_t>(id)).bits == 0) {
+        refuse("dtype ", id, " is no id of FORMAT §5.");
+    }
+    return dtype_of(static_cast<uint8_t>(id));
+}
+
+void check_n_words(size_t n_words) {
+    if (n_words == 0 || n_words > kMaxChunkWords) {
+        refuse("A chunk has 1 to ", kMaxChunkWords, " words, not ", n_words, ".");
+    }
+}
+
+size_t py_max_frame_bytes(size_t n_words, uint32_t dtype) {
+    const Dtype& known = checked_dtype(dtype);
+    check_n_words(n_words);
+    return max_frame_bytes(static_cast<uint32_t>(n_words), known);
+}
+
+EncodeOptions options_of(const std::string& codec, std::optional<bool> block_map, bool one_frame) {
+    EncodeOptions options;
+    if (codec == "off") {
+        options = {CodecChoice::kRaw, MapChoice::kNever};
+    } else if (one_frame && codec == "raw") {
+        options.codec = CodecChoice::kRaw;
+    } else if (one_frame && codec == "ladder") {
+        options.codec = CodecChoice::kLadder;
+    } else if (codec != "auto") {
+        refuse("codec must be ", one_frame ? "'auto', 'off', 'raw' or 'ladder'" : "'auto' or 'off'",
+               ", not '", codec, "'.");
+    }
+    if (block_map.has_value()) {
+        options.block_map = *block_map ? MapChoice::kAlways : MapChoice::kNever;
+    }
+    return options;
+}
+
+void check_records(const Buffer& records, size_t n_chunks) {
+    const size_t rows = records.rows("records", kIndexRecordBytes, 1);
+    if (rows != n_chunks) {
+        refuse("records has ", rows, " rows, but there are ", n_chunks, " chunks.");
+    }
+}
+
+[[noreturn]] void refuse_coding(const char* what, Status status) {
+    refuse(what, " cannot be coded: ", status_text(status), ".");
+}
+
+size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunks, nb::handle out,
+                     nb::handle records, const std::string& codec, size_t align_bytes) {
+    const EncodeOptions options = options_of(codec, std::nullopt, false);
+    const RunArguments run(buffers, segments, chunks, Buffer::Access::kRead);
+    run.require_cover();
+    if (align_bytes == 0 || align_bytes % kFrameAlignment != 0 || align_bytes > kMaxFrameBytes) {
+        refuse("align_bytes must be a multiple of ", kFrameAlignment, ", not ", align_bytes, ".");
+    }
+    const Buffer out_buffer(out, "out", Buffer::Access::kWrite);
+    const Buffer record_buffer(records, "records", Buffer::Access::kWrite);
+    check_records(record_buffer, run.chunks().size());
+    const size_t needed = max_run_bytes(run.chunks(), align_bytes);
+    if (out_buffer.bytes().size() < needed) {
+        refuse("out has ", out_buffer.bytes().size(), " bytes; these ", run.chunks().size(),
+               " chunks may need ", needed, ".");
+    }
+    RunResult result;
+    {
+        const nb::gil_scoped_release release;
+        Scratch& mine = scratch();
+        result = encode_run(run.readable(), run.segments(), run.chunks(), options, align_bytes,
+                            out_buffer.bytes(), record_buffer.bytes().data(),
+                            mine.words(scratch_bytes(run.chunks())), mine.workspace());
+        mine.trim();
+    }
+    if (result.status != Status::kOk) {
+        refuse_coding(("chunks[" + std::to_string(result.chunk) + "]").c_str(), result.status);
+    }
+    return result.n_bytes;
+}
+
+std::pair<int, size_t> py_decode_run(nb::handle frames, nb::handle records, nb::handle chunks,
+                                     nb::sequence buffers, nb::handle segments, bool check_only) {
+    const RunArguments run(buffers, segments, chunks, Buffer::Access::kWrite, !check_only);
+    if (check_only && !run.segments().empty()) {
+        refuse("check_only keeps no words, but there are ", run.segments().size(), " segments.");
+    }
+    const Buffer frame_buffer(frames, "frames", Buffer::Access::kRead);
+    const Buffer record_buffer(records, "records", Buffer::Access::kRead);
+    check_records(record_buffer, run.chunks().size());
+    const nb::gil_scoped_release release;
+    Scratch& mine = scratch();
+    const size_t needed = run.segments().empty() ? 0 : scratch_bytes(run.chunks());
+    const RunResult result =
+        decode_run(frame_buffer.bytes(), record_buffer.bytes().data(), run.chunks(), run.buffers(),
+                   run.segments(), mine.words(needed), mine.workspace());
+    mine.trim();
+    return {static_cast<int>(result.status), result.chunk};
+}
+
+nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
+                          const std::string& codec, std::optional<bool> block_map) {
+    const Dtype& known = checked_dtype(dtype);
+    const EncodeOptions options = options_of(codec, block_map, true);
+    const Buffer buffer(words, "words", Buffer::Access::kRead);
+    const size_t n_words = buffer.bytes().size() / known.container_bytes;
+    check_n_words(n_words);
+    if (buffer.bytes().size() % known.container_bytes != 0) {
+        refuse("words has ", buffer.bytes().size(), " bytes, no multiple of ",
+               size_t{known.container_bytes}, ".");
+    }
+    const auto n = static_cast<uint32_t>(n_words);
+    const size_t room = max_forced_frame_bytes(n, known);
+    const auto out = std::make_unique_for_overwrite<uint8_t[]>(room);
+    FrameHeader header;
+    Status status;
+    {
+        const nb::gil_scoped_release release;
+        status = encode_frame(buffer.bytes(), {chunk, n, static_cast<uint8_t>(dtype)}, options,
+                              {out.get(), room}, scratch().workspace(), header);
+    }
+    if (status != Status::kOk) {
+        refuse_coding("words", status);
+    }
+    return nb::bytes(out.get(), header.frame_bytes);
+}
+
+int py_decode_frame(nb::handle frame, nb::handle words) {
+    const Buffer buffer(frame, "frame", Buffer::Access::kRead);
+    const Buffer out(words, "words_out", Buffer::Access::kWrite);
+    const nb::gil_scoped_release release;
+    FrameHeader header;
+    Status status = read_frame_header(buffer.bytes(), header);
+    if (status == Status::kOk && out.bytes().size() != size_t{header.n_words} *
+                                                           dtype_of(header.dtype).container_bytes) {
+        status = Status::kLayoutMismatch;
+    }
+    if (status == Status::kOk) {
+        status = decode_frame(buffer.bytes(), header, out.bytes(), scratch().workspace());
+    }
+    return static_cast<int>(status);
+}
+
+nb::dict streams_of(const FrameInfo& info) {
+    nb::dict streams;
+    const auto add = [&](const char* name, size_t n_bytes) {
+        if (n_bytes != 0) {
+            streams[name] = n_bytes;
+        }
+    };
+    add("block_map", info.map_bytes);
+    add("constants", info.constants_bytes);
+    add("raw", info.raw_bytes);
+    add("heads", info.heads_bytes);
+    add("s", info.s_bytes);
+    add("low", info.low_bytes);
+    for (uint32_t l = 0; l < info.tables.n_levels; ++l) {
+        streams[("level " + std::to_string(l)).c_str()] = info.level_bytes[l];
+    }
+    add("escapes", info.escape_bytes);
+    return streams;
+}
+
+nb::dict py_frame_info(nb::handle frame) {
+    const Buffer buffer(frame, "frame", Buffer::Access::kRead);
+    FrameHeader header;
+    FrameInfo info;
+    Status status = read_frame_header(buffer.bytes(), header);
+    if (status == Status::kOk) {
+        status = read_frame_info(buffer.bytes(), header, info);
+    }
+    if (status != Status::kOk) {
+        refuse("This is no readable frame: ", status_text(status), ".");
+    }
+    nb::dict result;
+    result["codec"] = static_cast<int>(header.codec);
+    result["dtype"] = static_cast<int>(header.dtype);
+    result["flags"] = static_cast<int>(header.flags);
+    result["n_words"] = header.n_words;
+    result["payload_bytes"] = header.payload_bytes;
+    result["frame_bytes"] = header.frame_bytes;
+    result["chunk"] = header.chunk;
+    result["n_zero_blocks"] = info.blocks.n_zero;
+    result["n_constant_blocks"] = info.blocks.n_constant;
+    result["n_escapes"] = info.n_escapes;
+    nb::list levels;
+    for (uint32_t l = 0; l < info.tables.n_levels; ++l) {
+        levels.append(static_cast<int>(info.tables.widths[l]));
+    }
+    result["levels"] = levels;
+    result["stream_bytes"] = streams_of(info);
+    return result;
+}
+
+nb::dict status_texts() {
+    nb::dict texts;
+    for (int i = 0; i < static_cast<int>(Status::kEnd); ++i) {
+        texts[nb::int_(i)] = status_text(static_cast<Status>(i));
+    }
+    return texts;
 }
 
 }  // namespace
 
 NB_MODULE(_native, m) {
+    m.attr("STATUS") = status_texts();
     m.def("crc32c", &crc32c, nb::arg("data"), nb::arg("value") = 0);
     m.def("isa", [] { return std::string(kernels().name); });
     m.def("isas", &isas);
     m.def("use_isa", &use_isa, nb::arg("name"));
+    m.def("max_frame_bytes", &py_max_frame_bytes, nb::arg("n_words"), nb::arg("dtype"));
+    m.def("encode_run", &py_encode_run, nb::arg("buffers"), nb::arg("segments"), nb::arg("chunks"),
+          nb::arg("out"), nb::arg("records"), nb::kw_only(), nb::arg("codec"),
+          nb::arg("align_bytes"));
+    m.def("decode_run", &py_decode_run, nb::arg("frames"), nb::arg("records"), nb::arg("chunks"),
+          nb::arg("buffers"), nb::arg("segments"), nb::kw_only(), nb::arg("check_only") = false);
+    m.def("encode_frame", &py_encode_frame, nb::arg("words"), nb::arg("dtype"), nb::kw_only(),
+          nb::arg("chunk") = 0, nb::arg("codec") = "auto", nb::arg("block_map") = nb::none());
+    m.def("decode_frame", &py_decode_frame, nb::arg("frame"), nb::arg("words_out"));
+    m.def("frame_info", &py_frame_info, nb::arg("frame"));
     if (const char* forced = std::getenv("ORBAX_GDS_ISA"); forced != nullptr && *forced != '\0') {
         use_isa(forced);
     }

@@ -11,19 +11,25 @@
 namespace ogds {
 namespace {
 
-constexpr Kernels kScalar = {"scalar", crc32c_table};
+constexpr Kernels kScalar = {"scalar", crc32c_table, &kLadderScalar};
 
 #if defined(__x86_64__)
 
-constexpr Kernels kSse42 = {"sse42", crc32c_sse42};
+constexpr Kernels kSse42 = {"sse42", crc32c_sse42, &kLadderScalar};
+constexpr Kernels kAvx2 = {"avx2", crc32c_sse42, &kLadderAvx2};
 
 bool has_sse42() noexcept {
     return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
 }
 
+bool has_avx2() noexcept {
+    return has_sse42() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+           __builtin_cpu_supports("bmi2");
+}
+
 #elif defined(__aarch64__)
 
-constexpr Kernels kArmv8Crc = {"armv8crc", crc32c_armv8};
+constexpr Kernels kArmv8Crc = {"armv8crc", crc32c_armv8, &kLadderScalar};
 
 bool has_crc() noexcept {
 #if defined(__linux__)
@@ -53,6 +59,9 @@ size_t available_kernels(const Kernels** tables, size_t capacity) noexcept {
         }
     };
 #if defined(__x86_64__)
+    if (has_avx2()) {
+        add(kAvx2);
+    }
     if (has_sse42()) {
         add(kSse42);
     }

@@ -4,12 +4,14 @@
 #include <cstddef>
 
 #include "crc32c.h"
+#include "ladder_kernels.h"
 
 namespace ogds {
 
 struct Kernels {
     const char* name;
     Crc32cFn crc32c;
+    const LadderKernels* ladder;
 };
 
 // The tables this machine can run, best first; the last is always "scalar".

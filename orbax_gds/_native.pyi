@@ -1,0 +1,128 @@
+"""The native core: frames and checksums of FORMAT §6 and §7, with the GIL released.
+
+Arrays are anything that exports a contiguous buffer; words are unsigned integers as they lie in
+memory. Wrong arguments raise ValueError. What is wrong with stored bytes is a status, a key of
+`STATUS`, so that the caller can say where it happened.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from typing_extensions import Buffer
+
+STATUS: dict[int, str]
+"""Text of each status; 0 is success."""
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """Return the CRC32C of the bytes, continuing the CRC32C `value` of those before them."""
+
+def isa() -> str:
+    """Return the name of the kernels in use; `ORBAX_GDS_ISA` chooses them at import."""
+
+def isas() -> list[str]:
+    """Return the names of the kernels that this machine can run, best first."""
+
+def use_isa(name: str) -> None:
+    """Use other kernels from now on; the bytes they write are the same.
+
+    Raises:
+        ValueError: This machine cannot run them.
+    """
+
+def max_frame_bytes(n_words: int, dtype: int) -> int:
+    """Return the most bytes that a frame of so many words takes in `encode_run`.
+
+    Args:
+        n_words: Words of the chunk, at least 1.
+        dtype: Dtype id of FORMAT §5.
+    """
+
+def encode_run(
+    buffers: Sequence[Buffer],
+    segments: Buffer,
+    chunks: Buffer,
+    out: Buffer,
+    records: Buffer,
+    *,
+    codec: str,
+    align_bytes: int,
+) -> int:
+    """Code chunks end to end into `out`.
+
+    Args:
+        buffers: Where the words lie.
+        segments: uint64 [S, 4]: index of the buffer, byte offset in it, word offset in the chunk,
+            number of words. Those of a chunk cover its words in order.
+        chunks: uint32 [C, 4]: chunk number, number of words, dtype id, number of segments.
+        out: At least the sum of `max_frame_bytes` of the chunks plus `align_bytes` long.
+        records: uint8 [C, 32], filled with index records (FORMAT §4.3) whose offsets count from
+            the start of `out`.
+        codec: "auto" (per chunk what is smallest; raw if little is saved) or "off" (raw).
+        align_bytes: The last frame is lengthened so that the run is a multiple of this long.
+
+    Returns:
+        The number of bytes written to `out`.
+    """
+
+def decode_run(
+    frames: Buffer,
+    records: Buffer,
+    chunks: Buffer,
+    buffers: Sequence[Buffer],
+    segments: Buffer,
+    *,
+    check_only: bool = False,
+) -> tuple[int, int]:
+    """Decode frames into the caller's buffers, checking everything on the way.
+
+    Args:
+        frames: Bytes that hold the frames.
+        records: uint8 [C, 32]: index records whose offsets count from the start of `frames`.
+        chunks: uint32 [C, 4]: what the layout says, as in `encode_run`.
+        buffers: Where the words go; writable.
+        segments: uint64 [S, 4] as in `encode_run`, any part of the chunks' words. A chunk without
+            segments is decoded and checked, and its words dropped.
+        check_only: There are no segments; column 3 of `chunks` is ignored.
+
+    Returns:
+        Status and index in this call of the chunk at fault; (0, 0) if all is well. Unless the
+        status is 0 the contents of `buffers` are undefined.
+    """
+
+def encode_frame(
+    words: Buffer,
+    dtype: int,
+    *,
+    chunk: int = 0,
+    codec: Literal["auto", "off", "raw", "ladder"] = "auto",
+    block_map: bool | None = None,
+) -> bytes:
+    """Return the frame of one chunk.
+
+    Args:
+        words: uint8, uint16, uint32 or uint64 [n], as wide as the dtype's container.
+        dtype: Dtype id of FORMAT §5.
+        chunk: Number of the chunk.
+        codec: As in `encode_run`, or one codec even where another is smaller.
+        block_map: True or False force the block map on or off; None uses it where it saves.
+    """
+
+def decode_frame(frame: Buffer, words_out: Buffer) -> int:
+    """Decode one frame into `words_out`, which has exactly its number of words.
+
+    Returns:
+        The status. Unless it is 0 the contents of `words_out` are undefined.
+    """
+
+def frame_info(frame: Buffer) -> dict[str, object]:
+    """Return what a frame is made of: its header's fields, blocks, levels and stream sizes.
+
+    Returns:
+        codec, dtype, flags, n_words, payload_bytes, frame_bytes, chunk, n_zero_blocks,
+        n_constant_blocks, n_escapes (integers), levels (list of widths) and stream_bytes (name
+        to bytes).
+
+    Raises:
+        ValueError: The header or the sizes in the frame are not possible. CRCs of the payload
+            are not checked.
+    """

@@ -1,0 +1,121 @@
+#include "arguments.h"
+
+#include <cstring>
+
+namespace nb = nanobind;
+
+namespace ogds {
+
+Buffer::Buffer(nb::handle object, const char* name, Access access) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_ND | PyBUF_FORMAT) != 0) {
+        nb::python_error cause;
+        nb::raise_from(cause, PyExc_ValueError, "%s must export a contiguous buffer.", name);
+    }
+    if (access == Access::kWrite && view_.readonly != 0) {
+        PyBuffer_Release(&view_);
+        refuse(name, " is read-only; a writable buffer is needed.");
+    }
+}
+
+Buffer::Buffer(Buffer&& other) noexcept : view_(other.view_) { other.view_.obj = nullptr; }
+
+Buffer::~Buffer() { PyBuffer_Release(&view_); }
+
+size_t Buffer::rows(const char* name, size_t n_columns, size_t item_bytes) const {
+    const auto has = [&](int dimension, size_t extent) {
+        return static_cast<size_t>(view_.shape[dimension]) == extent;
+    };
+    const char kind = view_.format == nullptr ? 'B' : view_.format[std::strlen(view_.format) - 1];
+    const bool is_unsigned = std::strchr("BHILQ", kind) != nullptr;
+    if (view_.ndim != 2 || !has(1, n_columns) || !is_unsigned ||
+        static_cast<size_t>(view_.itemsize) != item_bytes) {
+        refuse(name, " must be a C-contiguous array of uint", 8 * item_bytes, " of shape [n, ",
+               n_columns, "].");
+    }
+    return static_cast<size_t>(view_.shape[0]);
+}
+
+RunArguments::RunArguments(nb::sequence buffers, nb::handle segments, nb::handle chunks,
+                           Buffer::Access access, bool has_segments) {
+    for (nb::handle object : buffers) {
+        const std::string name = "buffer " + std::to_string(held_.size());
+        held_.emplace_back(object, name.c_str(), access);
+        spans_.push_back(held_.back().bytes());
+        readable_.push_back(held_.back().bytes());
+    }
+    const Buffer segment_rows(segments, "segments", Buffer::Access::kRead);
+    segments_.resize(segment_rows.rows("segments", 4, sizeof(uint64_t)));
+    static_assert(sizeof(Segment) == 4 * sizeof(uint64_t));
+    std::memcpy(segments_.data(), segment_rows.bytes().data(), segment_rows.bytes().size());
+
+    const Buffer chunk_rows(chunks, "chunks", Buffer::Access::kRead);
+    chunks_.resize(chunk_rows.rows("chunks", 4, sizeof(uint32_t)));
+    std::span<const Segment> left = segments_;
+    for (size_t i = 0; i < chunks_.size(); ++i) {
+        uint32_t row[4];
+        std::memcpy(row, chunk_rows.bytes().data() + i * sizeof row, sizeof row);
+        row[3] = has_segments ? row[3] : 0;
+        if (row[2] > 255 || dtype_of(static_cast<uint8_t>(row[2])).bits == 0) {
+            refuse("chunks[", i, "] has dtype ", row[2], ", which is no id of FORMAT §5.");
+        }
+        if (row[1] == 0 || row[1] > kMaxChunkWords) {
+            refuse("chunks[", i, "] has ", row[1], " words; 1 to ", kMaxChunkWords,
+                   " are possible.");
+        }
+        if (row[3] > left.size()) {
+            refuse("chunks[", i, "] has ", row[3], " segments, but only ", left.size(),
+                   " of the ", segments_.size(), " are left.");
+        }
+        chunks_[i] = {{row[0], row[1], static_cast<uint8_t>(row[2])}, row[3]};
+        check_chunk(i, left.first(row[3]));
+        left = left.subspan(row[3]);
+    }
+    if (!left.empty()) {
+        refuse("The chunks name ", segments_.size() - left.size(), " segments, but there are ",
+               segments_.size(), ".");
+    }
+}
+
+void RunArguments::check_chunk(size_t i, std::span<const Segment> segments) const {
+    const ChunkShape& shape = chunks_[i].shape;
+    const size_t word_bytes = dtype_of(shape.dtype).container_bytes;
+    for (const Segment& segment : segments) {
+        if (segment.buffer >= spans_.size()) {
+            refuse("A segment of chunks[", i, "] names buffer ", segment.buffer, " of ",
+                   spans_.size(), ".");
+        }
+        if (segment.n_words > shape.n_words ||
+            segment.word_offset > shape.n_words - segment.n_words) {
+            refuse("A segment of chunks[", i, "] is ", segment.n_words, " words from word ",
+                   segment.word_offset, " on, but the chunk has ", shape.n_words, ".");
+        }
+        const size_t have = spans_[segment.buffer].size();
+        const size_t n_bytes = segment.n_words * word_bytes;
+        if (n_bytes > have || segment.byte_offset > have - n_bytes) {
+            refuse("A segment of chunks[", i, "] is ", n_bytes, " bytes from byte ",
+                   segment.byte_offset, " of buffer ", segment.buffer, ", which has ", have,
+                   " bytes.");
+        }
+    }
+}
+
+void RunArguments::require_cover() const {
+    std::span<const Segment> left = segments_;
+    for (size_t i = 0; i < chunks_.size(); ++i) {
+        uint64_t n_covered = 0;
+        for (const Segment& segment : left.first(chunks_[i].n_segments)) {
+            if (segment.word_offset != n_covered) {
+                refuse("A segment of chunks[", i, "] begins at word ", segment.word_offset,
+                       ", but the segments before it end at word ", n_covered, ".");
+            }
+            n_covered += segment.n_words;
+        }
+        if (n_covered != chunks_[i].shape.n_words) {
+            refuse("The segments of chunks[", i, "] hold ", n_covered, " words, but the chunk has ",
+                   chunks_[i].shape.n_words, ".");
+        }
+        left = left.subspan(chunks_[i].n_segments);
+    }
+}
+
+}  // namespace ogds

@@ -1,0 +1,77 @@
+// The arguments of the Python functions: buffers and tables, checked before the GIL is released.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "run.h"
+
+namespace ogds {
+
+// Throws ValueError; the parts are joined.
+template <class... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+    std::string text;
+    const auto append = [&text](const auto& part) {
+        if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>) {
+            text += std::to_string(part);
+        } else {
+            text += part;
+        }
+    };
+    (append(parts), ...);
+    throw nanobind::value_error(text.c_str());
+}
+
+// A contiguous buffer export, held for as long as this object lives.
+class Buffer {
+public:
+    enum class Access { kRead, kWrite };
+
+    Buffer(nanobind::handle object, const char* name, Access access);
+    Buffer(Buffer&& other) noexcept;
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+    Buffer& operator=(Buffer&&) = delete;
+    ~Buffer();
+
+    std::span<uint8_t> bytes() const noexcept {
+        return {static_cast<uint8_t*>(view_.buf), static_cast<size_t>(view_.len)};
+    }
+
+    // Number of rows of a C-contiguous array [rows, n_columns] of unsigned integers.
+    size_t rows(const char* name, size_t n_columns, size_t item_bytes) const;
+
+private:
+    Py_buffer view_{};
+};
+
+// The caller's buffers, segments and chunks of a run.
+class RunArguments {
+public:
+    // Without `has_segments` the chunks have none, whatever the table says.
+    RunArguments(nanobind::sequence buffers, nanobind::handle segments, nanobind::handle chunks,
+                 Buffer::Access access, bool has_segments = true);
+
+    // Refuses segments that do not cover each chunk in order, without gap or overlap.
+    void require_cover() const;
+
+    std::span<const RunChunk> chunks() const noexcept { return chunks_; }
+    std::span<const Segment> segments() const noexcept { return segments_; }
+    std::span<const std::span<uint8_t>> buffers() const noexcept { return spans_; }
+    std::span<const std::span<const uint8_t>> readable() const noexcept { return readable_; }
+
+private:
+    void check_chunk(size_t i, std::span<const Segment> segments) const;
+
+    std::vector<Buffer> held_;
+    std::vector<std::span<uint8_t>> spans_;
+    std::vector<std::span<const uint8_t>> readable_;
+    std::vector<Segment> segments_;
+    std::vector<RunChunk> chunks_;
+};
+
+}  // namespace ogds

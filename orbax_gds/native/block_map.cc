@@ -1,0 +1,156 @@
+#include "block_map.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bytes.h"
+
+namespace ogds {
+namespace {
+
+uint32_t words_in_block(uint32_t block, uint32_t n_words) noexcept {
+    return std::min(kBlockWords, n_words - block * kBlockWords);
+}
+
+// One word, repeated to fill 8 bytes; only the bits that count.
+uint64_t repeated(const uint8_t* word, const Dtype& dtype) noexcept {
+    const uint64_t mask = word_mask(dtype);
+    switch (dtype.container_bytes) {
+        case 1: return word[0] * 0x0101010101010101u & mask;
+        case 2: return load_u16le(word) * 0x0001000100010001u;
+        case 4: return load_u32le(word) * 0x0000000100000001u;
+        default: return load_u64le(word);
+    }
+}
+
+// Ends at the first 8 bytes that differ: other than constant blocks cost one cache line each.
+BlockCode classify(const uint8_t* words, size_t n_bytes, const Dtype& dtype) noexcept {
+    const uint64_t mask = word_mask(dtype);
+    const uint64_t pattern = repeated(words, dtype);
+    size_t i = 0;
+    for (; i + 8 <= n_bytes; i += 8) {
+        if (((load_u64le(words + i) ^ pattern) & mask) != 0) {
+            return BlockCode::kNormal;
+        }
+    }
+    const uint64_t rest = load_partial_u64le(words + i, n_bytes - i);
+    const uint64_t rest_mask = mask & low_bits(static_cast<uint32_t>(8 * (n_bytes - i)));
+    if (((rest ^ pattern) & rest_mask) != 0) {
+        return BlockCode::kNormal;
+    }
+    return pattern == 0 ? BlockCode::kZero : BlockCode::kConstant;
+}
+
+void fill_words(uint8_t* words, size_t n_bytes, uint64_t pattern) noexcept {
+    size_t i = 0;
+    for (; i + 8 <= n_bytes; i += 8) {
+        store_u64le(words + i, pattern);
+    }
+    store_partial_u64le(words + i, n_bytes - i, pattern);
+}
+
+}  // namespace
+
+Run NormalRuns::next(uint32_t max_words) noexcept {
+    if (map_ == nullptr) {
+        const Run run = {at_, std::min(max_words, n_words_ - at_)};
+        at_ += run.n_words;
+        return run;
+    }
+    while (at_ < n_words_ && block_code(map_, at_ / kBlockWords) != BlockCode::kNormal) {
+        at_ = std::min(n_words_, at_ + kBlockWords);
+    }
+    const uint32_t first = at_;
+    const uint32_t end = n_words_ - first > max_words ? first + max_words : n_words_;
+    while (at_ < end && block_code(map_, at_ / kBlockWords) == BlockCode::kNormal) {
+        at_ = std::min(end, at_ + kBlockWords);
+    }
+    return {first, at_ - first};
+}
+
+bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype,
+                     PayloadWriter& out, MapCounts& counts) noexcept {
+    counts = {};
+    uint8_t* map = out.reserve(map_bytes_of(n_words));
+    if (map == nullptr) {
+        return false;
+    }
+    std::memset(map, 0, map_bytes_of(n_words));
+    const size_t block_bytes = size_t{kBlockWords} * dtype.container_bytes;
+    for (uint32_t b = 0; b < n_blocks_of(n_words); ++b) {
+        const uint32_t n = words_in_block(b, n_words);
+        const uint8_t* block = words + b * block_bytes;
+        const BlockCode code = classify(block, size_t{n} * dtype.container_bytes, dtype);
+        if (code == BlockCode::kNormal) {
+            counts.n_normal_words += n;
+            continue;
+        }
+        map[b / 4] = static_cast<uint8_t>(map[b / 4] | static_cast<uint8_t>(code) << 2 * (b % 4));
+        if (code == BlockCode::kZero) {
+            ++counts.n_zero;
+            continue;
+        }
+        ++counts.n_constant;
+        uint8_t* constant = out.reserve(dtype.container_bytes);
+        if (constant == nullptr) {
+            return false;
+        }
+        store_partial_u64le(constant, dtype.container_bytes, repeated(block, dtype));
+    }
+    out.checksum();
+    return true;
+}
+
+bool map_pays(const MapCounts& counts, uint32_t n_words, const Dtype& dtype) noexcept {
+    const size_t saved_words = n_words - counts.n_normal_words;
+    // The ladder would write the planes and a bit a word at least.
+    const size_t saved_bytes = dtype.split == Split::kNone
+                                   ? raw_bytes(dtype, saved_words)
+                                   : saved_words * (dtype.container_bytes - 1u) + saved_words / 8;
+    return saved_bytes >
+           map_bytes_of(n_words) + size_t{counts.n_constant} * dtype.container_bytes;
+}
+
+Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
+                      BlockMap& map) noexcept {
+    const uint32_t n_blocks = n_blocks_of(n_words);
+    map = {};
+    map.map = in.take(map_bytes_of(n_words));
+    if (map.map == nullptr) {
+        return Status::kPayloadShort;
+    }
+    if (n_blocks % 4 != 0 && map.map[n_blocks / 4] >> (2 * (n_blocks % 4)) != 0) {
+        return Status::kMapUnusedBits;
+    }
+    for (uint32_t b = 0; b < n_blocks; ++b) {
+        switch (block_code(map.map, b)) {
+            case BlockCode::kNormal: map.counts.n_normal_words += words_in_block(b, n_words); break;
+            case BlockCode::kZero: ++map.counts.n_zero; break;
+            case BlockCode::kConstant: ++map.counts.n_constant; break;
+            case BlockCode::kReserved: return Status::kMapReservedCode;
+        }
+    }
+    map.constants = in.take(size_t{map.counts.n_constant} * dtype.container_bytes);
+    return map.constants == nullptr ? Status::kPayloadShort : Status::kOk;
+}
+
+void fill_blocks(const BlockMap& map, uint32_t n_words, const Dtype& dtype,
+                 uint8_t* words) noexcept {
+    const size_t block_bytes = size_t{kBlockWords} * dtype.container_bytes;
+    const uint8_t* constant = map.constants;
+    for (uint32_t b = 0; b < n_blocks_of(n_words); ++b) {
+        const BlockCode code = block_code(map.map, b);
+        if (code == BlockCode::kNormal) {
+            continue;
+        }
+        const size_t n_bytes = size_t{words_in_block(b, n_words)} * dtype.container_bytes;
+        uint64_t pattern = 0;
+        if (code == BlockCode::kConstant) {
+            pattern = repeated(constant, dtype);
+            constant += dtype.container_bytes;
+        }
+        fill_words(words + b * block_bytes, n_bytes, pattern);
+    }
+}
+
+}  // namespace ogds

@@ -1,0 +1,77 @@
+// The block map of FORMAT 7.1: blocks of 256 words that are all zero or all the same are not coded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dtypes.h"
+#include "payload.h"
+#include "status.h"
+
+namespace ogds {
+
+inline constexpr uint32_t kBlockWords = 256;
+
+enum class BlockCode : uint8_t { kNormal = 0, kZero = 1, kConstant = 2, kReserved = 3 };
+
+constexpr uint32_t n_blocks_of(uint32_t n_words) noexcept {
+    return (n_words + kBlockWords - 1) / kBlockWords;
+}
+
+constexpr size_t map_bytes_of(uint32_t n_words) noexcept {
+    return (n_blocks_of(n_words) + 3) / 4;
+}
+
+inline BlockCode block_code(const uint8_t* map, uint32_t block) noexcept {
+    return static_cast<BlockCode>((map[block / 4] >> (2 * (block % 4))) & 3);
+}
+
+// What a map says in sum.
+struct MapCounts {
+    uint32_t n_zero = 0;      // blocks
+    uint32_t n_constant = 0;  // blocks
+    uint32_t n_normal_words = 0;
+};
+
+// Consecutive words of normal blocks.
+struct Run {
+    uint32_t first;
+    uint32_t n_words;
+};
+
+// Walks through the normal words of a chunk, run by run; without a map all words are one run.
+class NormalRuns {
+public:
+    NormalRuns(const uint8_t* map, uint32_t n_words) noexcept : map_(map), n_words_(n_words) {}
+
+    // The next run, at most max_words (a multiple of 256) long; empty at the end.
+    Run next(uint32_t max_words) noexcept;
+
+private:
+    const uint8_t* map_;
+    uint32_t n_words_;
+    uint32_t at_ = 0;
+};
+
+// Writes the map and the constants of a chunk. False if it found no room.
+bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype,
+                     PayloadWriter& out, MapCounts& counts) noexcept;
+
+// Whether a map with these counts makes the payload smaller, whatever the codec.
+bool map_pays(const MapCounts& counts, uint32_t n_words, const Dtype& dtype) noexcept;
+
+// A parsed map: `map` and `constants` point into the payload.
+struct BlockMap {
+    const uint8_t* map = nullptr;
+    const uint8_t* constants = nullptr;
+    MapCounts counts;
+};
+
+Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
+                      BlockMap& map) noexcept;
+
+// Writes the words of the zero and constant blocks to their places.
+void fill_blocks(const BlockMap& map, uint32_t n_words, const Dtype& dtype,
+                 uint8_t* words) noexcept;
+
+}  // namespace ogds

@@ -1,0 +1,59 @@
+// The dtype table of FORMAT section 5, as far as coding needs it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "bytes.h"
+
+namespace ogds {
+
+enum class Split : uint8_t { kNone, kBf16, kFp32 };
+
+struct Dtype {
+    uint8_t bits = 0;  // of a word that count; 0 = no such dtype
+    uint8_t container_bytes = 0;
+    Split split = Split::kNone;
+};
+
+namespace detail {
+
+constexpr std::array<Dtype, 256> make_dtypes() {
+    std::array<Dtype, 256> table{};
+    for (int id : {1, 2, 3}) table[id] = {8, 1, Split::kNone};
+    for (int id : {4, 5}) table[id] = {16, 2, Split::kNone};
+    for (int id : {6, 7}) table[id] = {32, 4, Split::kNone};
+    for (int id : {8, 9}) table[id] = {64, 8, Split::kNone};
+    for (int id : {10, 11}) table[id] = {4, 1, Split::kNone};
+    for (int id : {12, 13}) table[id] = {2, 1, Split::kNone};
+    for (int id : {14, 15}) table[id] = {1, 1, Split::kNone};
+    table[16] = {16, 2, Split::kBf16};
+    table[17] = {16, 2, Split::kNone};
+    table[18] = {32, 4, Split::kFp32};
+    table[19] = {64, 8, Split::kNone};
+    for (int id : {20, 21, 22, 23, 24, 25, 26, 27}) table[id] = {8, 1, Split::kNone};
+    table[28] = {4, 1, Split::kNone};
+    for (int id : {29, 30}) table[id] = {6, 1, Split::kNone};
+    table[32] = {32, 4, Split::kFp32};
+    table[33] = {64, 8, Split::kNone};
+    return table;
+}
+
+inline constexpr std::array<Dtype, 256> kDtypes = make_dtypes();
+
+}  // namespace detail
+
+constexpr const Dtype& dtype_of(uint8_t id) noexcept { return detail::kDtypes[id]; }
+
+// Bytes of n words, `bits` bits each, packed: FORMAT 7.3.
+constexpr size_t raw_bytes(const Dtype& dtype, size_t n_words) noexcept {
+    return (n_words * dtype.bits + 7) / 8;
+}
+
+// The bits that count, in every container of an 8-byte group.
+constexpr uint64_t word_mask(const Dtype& dtype) noexcept {
+    return dtype.bits >= 8 ? ~uint64_t{0} : 0x0101010101010101u * ((1u << dtype.bits) - 1);
+}
+
+}  // namespace ogds

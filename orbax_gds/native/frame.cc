@@ -1,0 +1,207 @@
+#include "frame.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "block_map.h"
+#include "bytes.h"
+#include "ladder.h"
+#include "payload.h"
+#include "raw.h"
+
+namespace ogds {
+namespace {
+
+// The ladder must save this share (1 / 50 = 2 %) of the raw bytes to be used by choice.
+constexpr size_t kMinSaving = 50;
+
+size_t frame_bytes_for(size_t payload_bytes) noexcept {
+    return align_up(kFrameHeaderBytes + payload_bytes, kFrameAlignment);
+}
+
+// Writes the block map if it is wanted; n_normal is the number of words left to code.
+Status encode_map(std::span<const uint8_t> words, const ChunkShape& shape, const Dtype& dtype,
+                  MapChoice choice, PayloadWriter& out, uint32_t& n_normal) noexcept {
+    n_normal = shape.n_words;
+    if (choice == MapChoice::kNever) {
+        return Status::kOk;
+    }
+    const PayloadWriter before = out;
+    MapCounts counts;
+    const bool written = write_block_map(words.data(), shape.n_words, dtype, out, counts);
+    if (!written || (choice == MapChoice::kWhenSmaller &&
+                     !map_pays(counts, shape.n_words, dtype))) {
+        out = before;
+        return choice == MapChoice::kAlways ? Status::kNoSpace : Status::kOk;
+    }
+    n_normal = counts.n_normal_words;
+    return Status::kOk;
+}
+
+// Codes the normal words; leaves in `codec` which codec did it.
+Status encode_words(const uint8_t* words, const uint8_t* map, uint32_t n_words, uint32_t n_normal,
+                    const Dtype& dtype, CodecChoice choice, PayloadWriter& out,
+                    Workspace& workspace, Codec& codec) noexcept {
+    const NormalRuns runs(map, n_words);
+    const bool by_choice = choice == CodecChoice::kAuto;
+    codec = Codec::kRaw;
+    if (by_choice ? dtype.split == Split::kNone || n_normal == 0 : choice == CodecChoice::kRaw) {
+        return encode_raw(words, runs, dtype, out, n_normal);
+    }
+    ExponentCounts counts;
+    LadderTables tables;
+    sample_exponents(words, map, n_words, dtype, counts);
+    const uint64_t exponent_bits = choose_tables(counts, tables);
+    // 8 bits of exponent a word are in the raw form; a word has dtype.bits in all.
+    const uint64_t worth_bits = uint64_t{counts.total} * (8 * kMinSaving - dtype.bits);
+    const bool hopeful = exponent_bits * kMinSaving < worth_bits;
+    if (!by_choice || hopeful) {
+        const PayloadWriter before = out;
+        const size_t all = raw_bytes(dtype, n_normal);
+        if (by_choice) {
+            out.limit_rest(all - ceil_div(all, kMinSaving));
+        }
+        const Status status =
+            encode_ladder(words, runs, n_normal, dtype, tables, out, workspace);
+        if (!by_choice || status == Status::kOk) {
+            codec = Codec::kLadder;
+            return status;
+        }
+        out = before;
+    }
+    return encode_raw(words, runs, dtype, out, n_normal);
+}
+
+Status decode_payload(PayloadReader& in, const FrameHeader& header, const Dtype& dtype,
+                      uint8_t* words, Workspace& workspace) noexcept {
+    BlockMap map;
+    map.counts.n_normal_words = header.n_words;
+    if ((header.flags & kFlagBlockMap) != 0) {
+        if (const Status status = read_block_map(in, header.n_words, dtype, map);
+            status != Status::kOk) {
+            return status;
+        }
+        if (words != nullptr) {
+            fill_blocks(map, header.n_words, dtype, words);
+        }
+    }
+    const uint32_t n_normal = map.counts.n_normal_words;
+    const NormalRuns runs(map.map, header.n_words);
+    const Status status =
+        header.codec == Codec::kRaw
+            ? decode_raw(in, runs, dtype, n_normal, words)
+            : decode_ladder(in, runs, n_normal, dtype, words, workspace);
+    if (status != Status::kOk) {
+        return status;
+    }
+    return in.left() == 0 ? Status::kOk : Status::kPayloadLong;
+}
+
+}  // namespace
+
+size_t max_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept {
+    return frame_bytes_for(raw_bytes(dtype, n_words));
+}
+
+size_t max_forced_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept {
+    const size_t map = map_bytes_of(n_words) + size_t{n_blocks_of(n_words)} * dtype.container_bytes;
+    // Per word at most 14 bits in levels and 8 of escape; per sub-block counts and partial bytes.
+    const size_t ladder = raw_bytes(dtype, n_words) + size_t{n_words} * 2 + kLadderHeaderBytes +
+                          ceil_div(n_words, kSubBlockWords) * 4 * size_t{kMaxLevels};
+    return frame_bytes_for(map + ladder);
+}
+
+Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
+                    const EncodeOptions& options, std::span<uint8_t> out, Workspace& workspace,
+                    FrameHeader& header) noexcept {
+    const Dtype& dtype = dtype_of(shape.dtype);
+    if (dtype.bits == 0) {
+        return Status::kUnknownDtype;
+    }
+    if (shape.n_words == 0 || shape.n_words > kMaxChunkWords ||
+        words.size() != size_t{shape.n_words} * dtype.container_bytes) {
+        return Status::kWordCount;
+    }
+    if (options.codec == CodecChoice::kLadder && dtype.split == Split::kNone) {
+        return Status::kLadderDtype;
+    }
+    if (out.size() < frame_bytes_for(0)) {
+        return Status::kNoSpace;
+    }
+    // A bound that depends on the chunk alone: the same bytes, whatever else has room in `out`.
+    const bool forced = options.codec == CodecChoice::kLadder ||
+                        options.block_map == MapChoice::kAlways;
+    const size_t most = forced ? max_forced_frame_bytes(shape.n_words, dtype)
+                               : max_frame_bytes(shape.n_words, dtype);
+    const size_t room =
+        std::min({out.size(), most, kMaxFrameBytes}) / kFrameAlignment * kFrameAlignment;
+    PayloadWriter writer(out.subspan(kFrameHeaderBytes, room - kFrameHeaderBytes));
+    const uint8_t* map = out.data() + kFrameHeaderBytes;
+    header = {};
+    uint32_t n_normal = 0;
+    if (const Status status =
+            encode_map(words, shape, dtype, options.block_map, writer, n_normal);
+        status != Status::kOk) {
+        return status;
+    }
+    if (writer.size() != 0) {
+        header.flags = kFlagBlockMap;
+    } else {
+        map = nullptr;
+    }
+    if (const Status status = encode_words(words.data(), map, shape.n_words, n_normal, dtype,
+                                           options.codec, writer, workspace, header.codec);
+        status != Status::kOk) {
+        return status;
+    }
+    header.dtype = shape.dtype;
+    header.n_words = shape.n_words;
+    header.chunk = shape.chunk;
+    header.payload_bytes = static_cast<uint32_t>(writer.size());
+    header.frame_bytes = static_cast<uint32_t>(kFrameHeaderBytes + writer.size());
+    header.payload_crc = writer.crc();
+    return lengthen_frame(out, frame_bytes_for(writer.size()), header);
+}
+
+Status lengthen_frame(std::span<uint8_t> frame, size_t frame_bytes, FrameHeader& header) noexcept {
+    if (frame_bytes > frame.size() || frame_bytes > kMaxFrameBytes) {
+        return Status::kNoSpace;
+    }
+    uint8_t* zeros = frame.data() + header.frame_bytes;
+    const size_t n_zeros = frame_bytes - header.frame_bytes;
+    std::memset(zeros, 0, n_zeros);
+    header.payload_crc = kernels().crc32c(zeros, n_zeros, header.payload_crc);
+    header.frame_bytes = static_cast<uint32_t>(frame_bytes);
+    write_frame_header(header, frame.data());
+    return Status::kOk;
+}
+
+Status decode_frame(std::span<const uint8_t> frame, const FrameHeader& header,
+                    std::span<uint8_t> words, Workspace& workspace) noexcept {
+    const Dtype& dtype = dtype_of(header.dtype);
+    if (frame.size() != header.frame_bytes) {
+        return Status::kFrameLength;
+    }
+    if (!words.empty() && words.size() != size_t{header.n_words} * dtype.container_bytes) {
+        return Status::kWordCount;
+    }
+    const std::span<const uint8_t> payload =
+        frame.subspan(kFrameHeaderBytes, header.payload_bytes);
+    const std::span<const uint8_t> padding = frame.subspan(kFrameHeaderBytes + payload.size());
+    PayloadReader reader(payload);
+    const Status status =
+        decode_payload(reader, header, dtype, words.empty() ? nullptr : words.data(), workspace);
+    const uint32_t crc =
+        kernels().crc32c(padding.data(), padding.size(), reader.finish());
+    if (crc != header.payload_crc) {
+        return Status::kPayloadCrc;  // whatever the decoder made of the bytes, this is the cause
+    }
+    if (status != Status::kOk) {
+        return status;
+    }
+    const bool all_zero =
+        std::all_of(padding.begin(), padding.end(), [](uint8_t byte) { return byte == 0; });
+    return all_zero ? Status::kOk : Status::kPaddingNotZero;
+}
+
+}  // namespace ogds

@@ -1,0 +1,29 @@
+// What a frame is made of, for inspection and tests.
+#pragma once
+
+#include "block_map.h"
+#include "frame.h"
+#include "ladder_tables.h"
+
+namespace ogds {
+
+struct FrameInfo {
+    MapCounts blocks;
+    LadderTables tables;  // of a ladder with words; n_levels = 0 otherwise
+    uint64_t n_escapes;
+    // Bytes of each stream; raw and ladder streams exclude each other.
+    size_t map_bytes;
+    size_t constants_bytes;
+    size_t raw_bytes;
+    size_t heads_bytes;
+    size_t s_bytes;
+    size_t low_bytes;
+    size_t level_bytes[kMaxLevels];
+    size_t escape_bytes;
+};
+
+// Walks the streams of a frame whose header was read. Does not check CRCs or values.
+Status read_frame_info(std::span<const uint8_t> frame, const FrameHeader& header,
+                       FrameInfo& info) noexcept;
+
+}  // namespace ogds

@@ -1,0 +1,79 @@
+// The inner loops of the ladder (FORMAT 7.4), one set per instruction set.
+//
+// Ranks are kept as four bit planes: bit i of planes.bit[b] is bit b of value i. A plane is what a
+// level writes, 64 values fit one machine word, and lowering, testing and handing on the values of
+// a level are a few bit operations for all 64.
+//
+// No standard header with inline functions: this file is compiled for several instruction sets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ogds {
+
+inline constexpr uint32_t kSubBlockWords = 8192;
+inline constexpr uint32_t kMaxLevels = 8;
+inline constexpr uint8_t kEscapeSymbol = 15;
+
+struct RankPlanes {
+    // Two words more than the values need: a reader takes 9 bytes from any position.
+    static constexpr uint32_t kWords = kSubBlockWords / 64 + 2;
+    uint64_t bit[4][kWords];
+};
+
+// What the ladder header says, in the forms the loops want.
+struct LadderTables {
+    uint8_t emax;
+    uint8_t n_levels;
+    uint8_t widths[kMaxLevels];
+    uint8_t symbol_of_rank[16];
+    uint8_t rank_of_symbol[16];
+    uint8_t exponent_of_rank[16];  // of the escape rank: unused
+    uint8_t escape_rank;
+};
+
+// Splits m words into the s plane, the low plane (right after it) and ranks; returns the number of
+// escapes, whose exponents go to `escapes` (room for m).
+using SplitFn = uint32_t (*)(const uint8_t* words, uint32_t m, const LadderTables& tables,
+                             uint8_t* planes, RankPlanes& ranks, uint8_t* escapes) noexcept;
+
+// Writes the n values of a level, level_bytes(width, n) bytes, and hands on the values that it
+// cannot hold; returns their number. A width of 4 hands on nothing.
+using EncodeLevelFn = uint32_t (*)(uint32_t width, const RankPlanes& values, uint32_t n,
+                                   uint8_t* out, RankPlanes& next) noexcept;
+
+enum class LevelResult : uint8_t { kOk, kCountDiffers, kRankTooLarge };
+
+// Inverse: the n values of a level, of which n_next come from `next`. Any bytes are safe.
+using DecodeLevelFn = LevelResult (*)(uint32_t width, const uint8_t* in, uint32_t n,
+                                      const RankPlanes& next, uint32_t n_next,
+                                      RankPlanes& values) noexcept;
+
+// Inverse of SplitFn. False if the ranks do not hold exactly n_escapes escapes.
+using MergeFn = bool (*)(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
+                         const uint8_t* planes, const uint8_t* escapes, uint32_t n_escapes,
+                         uint8_t* words) noexcept;
+
+struct LadderKernels {
+    SplitFn split_bf16;
+    SplitFn split_fp32;
+    EncodeLevelFn encode_level;
+    DecodeLevelFn decode_level;
+    MergeFn merge_bf16;
+    MergeFn merge_fp32;
+};
+
+static inline size_t level_bytes(uint32_t width, uint32_t n) noexcept {
+    return static_cast<size_t>(width) * ((n + 7) / 8);
+}
+
+// The low `n` (0 to 64) bits set.
+static inline uint64_t low_bits(uint32_t n) noexcept {
+    return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
+}
+
+extern const LadderKernels kLadderScalar;
+extern const LadderKernels kLadderAvx2;
+
+}  // namespace ogds

@@ -1,0 +1,225 @@
+// The levels of the ladder 64 values at a time: one bit extraction (pext) a plane hands on the
+// values that a level cannot hold, one bit deposit (pdep) a plane takes them back.
+//
+// Include only from files compiled for BMI2. All functions are static: see bytes.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include "bytes.h"
+#include "ladder_kernels.h"
+
+namespace ogds {
+
+// 64 values as bit planes.
+struct Group {
+    uint64_t b0, b1, b2, b3;
+};
+
+// Which values a level of width w passes on: those not below 2^w - 1.
+template <uint32_t kWidth>
+static inline uint64_t passed_on(const Group& v) noexcept {
+    if constexpr (kWidth == 1) {
+        return v.b0 | v.b1 | v.b2 | v.b3;
+    } else {
+        return v.b2 | v.b3 | (v.b0 & v.b1);
+    }
+}
+
+// v - (2^w - 1), a subtraction with borrow in bit-sliced form (for w = 2: v + 13).
+template <uint32_t kWidth>
+static inline Group lowered(const Group& v) noexcept {
+    if constexpr (kWidth == 1) {
+        const uint64_t borrow1 = ~v.b0 & ~v.b1;
+        const uint64_t borrow2 = borrow1 & ~v.b2;
+        return {~v.b0, ~(v.b0 ^ v.b1), v.b2 ^ borrow1, v.b3 ^ borrow2};
+    } else {
+        const uint64_t carry1 = v.b0 & v.b1;
+        const uint64_t carry2 = v.b2 | carry1;
+        return {~v.b0, v.b0 ^ v.b1, ~(v.b2 ^ carry1), ~(v.b3 ^ carry2)};
+    }
+}
+
+// written + handed, where handed is 0 unless written is 2^w - 1. `overflow` collects sums > 15.
+template <uint32_t kWidth>
+static inline Group raised(uint64_t written0, uint64_t written1, const Group& handed,
+                           uint64_t& overflow) noexcept {
+    Group v;
+    v.b0 = written0 ^ handed.b0;
+    uint64_t carry = handed.b0;
+    if constexpr (kWidth == 1) {
+        v.b1 = handed.b1 ^ carry;
+        carry &= handed.b1;
+    } else {
+        v.b1 = written1 ^ handed.b1 ^ carry;
+        carry |= handed.b1;
+    }
+    v.b2 = handed.b2 ^ carry;
+    carry &= handed.b2;
+    v.b3 = handed.b3 ^ carry;
+    overflow |= carry & handed.b3;
+    return v;
+}
+
+// Appends bits to four planes at once; whole words are stored, the rest waits.
+class PlaneWriter {
+public:
+    explicit PlaneWriter(RankPlanes& planes) noexcept : planes_(planes) {}
+
+    void append(const Group& v, uint64_t taken) noexcept {
+        const auto n = static_cast<uint32_t>(_mm_popcnt_u64(taken));
+        const uint32_t fill = n_bits_ % 64;
+        const uint32_t word = n_bits_ / 64;
+        const bool full = fill + n >= 64;
+        append_plane(planes_.bit[0] + word, waiting_.b0, _pext_u64(v.b0, taken), fill, full);
+        append_plane(planes_.bit[1] + word, waiting_.b1, _pext_u64(v.b1, taken), fill, full);
+        append_plane(planes_.bit[2] + word, waiting_.b2, _pext_u64(v.b2, taken), fill, full);
+        append_plane(planes_.bit[3] + word, waiting_.b3, _pext_u64(v.b3, taken), fill, full);
+        n_bits_ += n;
+    }
+
+    // Stores what waits; returns the number of values.
+    uint32_t finish() noexcept {
+        const uint32_t word = n_bits_ / 64;
+        planes_.bit[0][word] = waiting_.b0;
+        planes_.bit[1][word] = waiting_.b1;
+        planes_.bit[2][word] = waiting_.b2;
+        planes_.bit[3][word] = waiting_.b3;
+        return n_bits_;
+    }
+
+private:
+    static void append_plane(uint64_t* at, uint64_t& waiting, uint64_t bits, uint32_t fill,
+                             bool full) noexcept {
+        const uint64_t low = waiting | bits << fill;
+        *at = low;
+        const uint64_t high = (bits >> 1) >> (63 - fill);
+        waiting = full ? high : low;
+    }
+
+    RankPlanes& planes_;
+    Group waiting_ = {0, 0, 0, 0};
+    uint32_t n_bits_ = 0;
+};
+
+// Takes bits from four planes at once, at any bit position.
+class PlaneReader {
+public:
+    explicit PlaneReader(const RankPlanes& planes) noexcept
+        : at_(reinterpret_cast<const uint8_t*>(planes.bit[0])) {}
+
+    Group take(uint64_t wanted) noexcept {
+        const auto n = static_cast<uint32_t>(_mm_popcnt_u64(wanted));
+        const Group v = {bits(0, n), bits(1, n), bits(2, n), bits(3, n)};
+        n_bits_ += n;
+        return {_pdep_u64(v.b0, wanted), _pdep_u64(v.b1, wanted), _pdep_u64(v.b2, wanted),
+                _pdep_u64(v.b3, wanted)};
+    }
+
+    uint32_t n_values() const noexcept { return n_bits_; }
+
+private:
+    uint64_t bits(uint32_t plane, uint32_t n) const noexcept {
+        const uint8_t* at = at_ + sizeof(RankPlanes::bit[0]) * plane + n_bits_ / 8;
+        const uint32_t skip = n_bits_ % 8;
+        uint64_t value = load_u64le(at) >> skip;
+        if (__builtin_expect(n + skip > 64, 0)) {
+            value |= static_cast<uint64_t>(at[8]) << (64 - skip);
+        }
+        return value;
+    }
+
+    const uint8_t* at_;
+    uint32_t n_bits_ = 0;
+};
+
+template <uint32_t kWidth>
+static inline void encode_group(const Group& v, uint64_t valid, uint64_t bitmaps[2],
+                                PlaneWriter& next) noexcept {
+    const uint64_t passed = passed_on<kWidth>(v) & valid;
+    bitmaps[0] = (kWidth == 1 ? passed : v.b0 | passed) & valid;
+    bitmaps[1] = (v.b1 | passed) & valid;
+    next.append(lowered<kWidth>(v), passed);
+}
+
+template <uint32_t kWidth>
+static uint32_t encode_narrow_level(const RankPlanes& values, uint32_t n, uint8_t* out,
+                                    RankPlanes& next) noexcept {
+    const size_t bitmap_bytes = level_bytes(1, n);
+    PlaneWriter writer(next);
+    uint64_t bitmaps[2];
+    uint32_t g = 0;
+    for (; g < n / 64; ++g) {
+        const Group v = {values.bit[0][g], values.bit[1][g], values.bit[2][g], values.bit[3][g]};
+        encode_group<kWidth>(v, ~uint64_t{0}, bitmaps, writer);
+        for (uint32_t b = 0; b < kWidth; ++b) {
+            store_u64le(out + b * bitmap_bytes + 8 * g, bitmaps[b]);
+        }
+    }
+    if (n % 64 != 0) {
+        const Group v = {values.bit[0][g], values.bit[1][g], values.bit[2][g], values.bit[3][g]};
+        encode_group<kWidth>(v, low_bits(n % 64), bitmaps, writer);
+        for (uint32_t b = 0; b < kWidth; ++b) {
+            store_partial_u64le(out + b * bitmap_bytes + 8 * g, bitmap_bytes - 8 * g, bitmaps[b]);
+        }
+    }
+    return writer.finish();
+}
+
+static void encode_last_level(const RankPlanes& values, uint32_t n, uint8_t* out) noexcept {
+    const size_t bitmap_bytes = level_bytes(1, n);
+    for (uint32_t b = 0; b < 4; ++b, out += bitmap_bytes) {
+        __builtin_memcpy(out, values.bit[b], n / 64 * 8);
+        if (n % 64 != 0) {
+            store_partial_u64le(out + n / 64 * 8, bitmap_bytes - n / 64 * 8,
+                                values.bit[b][n / 64] & low_bits(n % 64));
+        }
+    }
+}
+
+template <uint32_t kWidth>
+static inline void decode_group(const uint64_t bitmaps[2], uint32_t g, uint64_t& overflow,
+                                PlaneReader& next, RankPlanes& values) noexcept {
+    const uint64_t passed = kWidth == 1 ? bitmaps[0] : bitmaps[0] & bitmaps[1];
+    const Group v = raised<kWidth>(bitmaps[0], bitmaps[1], next.take(passed), overflow);
+    values.bit[0][g] = v.b0;
+    values.bit[1][g] = v.b1;
+    values.bit[2][g] = v.b2;
+    values.bit[3][g] = v.b3;
+}
+
+template <uint32_t kWidth>
+static LevelResult decode_narrow_level(const uint8_t* in, uint32_t n, const RankPlanes& next,
+                                       uint32_t n_next, RankPlanes& values) noexcept {
+    const size_t bitmap_bytes = level_bytes(1, n);
+    PlaneReader reader(next);
+    uint64_t overflow = 0;
+    uint64_t bitmaps[2] = {0, 0};
+    uint32_t g = 0;
+    for (; g < n / 64; ++g) {
+        for (uint32_t b = 0; b < kWidth; ++b) {
+            bitmaps[b] = load_u64le(in + b * bitmap_bytes + 8 * g);
+        }
+        decode_group<kWidth>(bitmaps, g, overflow, reader, values);
+    }
+    if (n % 64 != 0) {
+        for (uint32_t b = 0; b < kWidth; ++b) {
+            bitmaps[b] = load_partial_u64le(in + b * bitmap_bytes + 8 * g, bitmap_bytes - 8 * g) &
+                         low_bits(n % 64);
+        }
+        decode_group<kWidth>(bitmaps, g, overflow, reader, values);
+    }
+    if (reader.n_values() != n_next) {
+        return LevelResult::kCountDiffers;
+    }
+    return overflow == 0 ? LevelResult::kOk : LevelResult::kRankTooLarge;
+}
+
+static void decode_last_level(const uint8_t* in, uint32_t n, RankPlanes& values) noexcept {
+    const size_t bitmap_bytes = level_bytes(1, n);
+    for (uint32_t b = 0; b < 4; ++b, in += bitmap_bytes) {
+        __builtin_memcpy(values.bit[b], in, bitmap_bytes);
+    }
+}
+
+}  // namespace ogds

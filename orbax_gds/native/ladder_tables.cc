@@ -1,0 +1,208 @@
+#include "ladder_tables.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bytes.h"
+
+namespace ogds {
+namespace {
+
+constexpr uint32_t kSampleWords = 32;   // consecutive words: a cache line of bf16, two of fp32
+constexpr uint32_t kWholeBelow = 4096;  // words; smaller chunks are counted whole
+constexpr uint32_t kMinGroups = 128;    // groups of kSampleWords
+
+uint8_t exponent_at(const uint8_t* words, uint32_t i, Split split) noexcept {
+    return static_cast<uint8_t>(split == Split::kBf16 ? load_u16le(words + 2 * size_t{i}) >> 7
+                                                      : load_u32le(words + 4 * size_t{i}) >> 23);
+}
+
+// Four tables, so that equal neighbours do not wait for each other's increment.
+class Histogram {
+public:
+    void add(const uint8_t* words, uint32_t first, uint32_t n, Split split) noexcept {
+        for (uint32_t i = 0; i < n; ++i) {
+            ++counts_[i % 4][exponent_at(words, first + i, split)];
+        }
+    }
+
+    void sum(ExponentCounts& counts) const noexcept {
+        counts.total = 0;
+        for (uint32_t e = 0; e < 256; ++e) {
+            counts.of[e] = counts_[0][e] + counts_[1][e] + counts_[2][e] + counts_[3][e];
+            counts.total += counts.of[e];
+        }
+    }
+
+private:
+    uint32_t counts_[4][256] = {};
+};
+
+// The largest exponent of the 15 consecutive ones that hold the most words.
+uint8_t choose_emax(const ExponentCounts& counts) noexcept {
+    uint32_t inside = 0;
+    for (uint32_t e = 0; e < kEscapeSymbol; ++e) {
+        inside += counts.of[e];
+    }
+    uint32_t best = inside;
+    uint32_t emax = kEscapeSymbol - 1;
+    for (uint32_t e = kEscapeSymbol; e < 256; ++e) {
+        inside += counts.of[e] - counts.of[e - kEscapeSymbol];
+        if (inside > best) {
+            best = inside;
+            emax = e;
+        }
+    }
+    return static_cast<uint8_t>(emax);
+}
+
+// Sorts the symbols by falling count, equal ones by number; returns the counts in that order.
+void rank_symbols(const ExponentCounts& counts, LadderTables& tables,
+                  uint32_t (&count_of_rank)[16]) noexcept {
+    uint32_t count_of_symbol[16];
+    uint32_t outside = counts.total;
+    for (uint32_t k = 0; k < kEscapeSymbol; ++k) {
+        count_of_symbol[k] = counts.of[tables.emax - k];
+        outside -= count_of_symbol[k];
+    }
+    count_of_symbol[kEscapeSymbol] = outside;
+    for (uint8_t k = 0; k < 16; ++k) {
+        uint32_t at = k;
+        for (; at > 0 && count_of_rank[at - 1] < count_of_symbol[k]; --at) {
+            count_of_rank[at] = count_of_rank[at - 1];
+            tables.symbol_of_rank[at] = tables.symbol_of_rank[at - 1];
+        }
+        count_of_rank[at] = count_of_symbol[k];
+        tables.symbol_of_rank[at] = k;
+    }
+}
+
+// The cheapest widths from rank r on, for every r, with at most so many levels.
+struct Plan {
+    uint64_t bits;
+    uint8_t width;
+};
+
+// Chooses the widths by dynamic programming; returns the bits they take.
+uint64_t choose_widths(const uint32_t (&count_of_rank)[16], LadderTables& tables) noexcept {
+    uint64_t left[20] = {};  // words of rank r and above
+    for (int r = 15; r >= 0; --r) {
+        left[r] = left[r + 1] + count_of_rank[r];
+    }
+    // A level costs time and a count; one that saves less than this share is not worth it.
+    const uint64_t level_cost = left[0] / 512 + 1;
+    Plan plans[kMaxLevels][20];
+    for (uint32_t depth = 0; depth < kMaxLevels; ++depth) {  // levels that may follow
+        for (uint32_t r = 0; r < 20; ++r) {
+            Plan best = {4 * left[r], 4};
+            for (uint32_t width = 1; depth > 0 && width <= 2 && r < 16; ++width) {
+                const uint64_t bits =
+                    width * left[r] + level_cost + plans[depth - 1][r + (1u << width) - 1].bits;
+                if (bits < best.bits) {
+                    best = {bits, static_cast<uint8_t>(width)};
+                }
+            }
+            plans[depth][r] = best;
+        }
+    }
+    std::memset(tables.widths, 0, sizeof tables.widths);
+    tables.n_levels = 0;
+    uint64_t bits = 0;
+    for (uint32_t depth = kMaxLevels, r = 0; depth-- > 0;) {
+        const uint8_t width = plans[depth][r].width;
+        tables.widths[tables.n_levels++] = width;
+        bits += width * left[r];
+        if (width == 4) {
+            break;
+        }
+        r += (1u << width) - 1;
+    }
+    return bits;
+}
+
+void derive(LadderTables& tables) noexcept {
+    for (uint32_t rank = 0; rank < 16; ++rank) {
+        const uint8_t symbol = tables.symbol_of_rank[rank];
+        tables.rank_of_symbol[symbol] = static_cast<uint8_t>(rank);
+        tables.exponent_of_rank[rank] = static_cast<uint8_t>(tables.emax - symbol);
+    }
+    tables.escape_rank = tables.rank_of_symbol[kEscapeSymbol];
+}
+
+}  // namespace
+
+void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words,
+                      const Dtype& dtype, ExponentCounts& counts) noexcept {
+    Histogram histogram;
+    const uint32_t n_blocks = n_blocks_of(n_words);
+    const bool whole = n_words <= kWholeBelow;
+    const uint32_t stride = whole ? 1 : std::clamp(n_blocks / kMinGroups, 1u, 8u);
+    for (uint32_t b = 0; b < n_blocks; b += stride) {
+        if (map != nullptr && block_code(map, b) != BlockCode::kNormal) {
+            continue;
+        }
+        // The place within the block moves on, so that a period of the rows cannot hide columns.
+        const uint32_t skip = whole ? 0 : b / stride % (kBlockWords / kSampleWords) * kSampleWords;
+        const uint32_t first = b * kBlockWords + skip;
+        if (first < n_words) {
+            const uint32_t n = whole ? kBlockWords : kSampleWords;
+            histogram.add(words, first, std::min(n, n_words - first), dtype.split);
+        }
+    }
+    histogram.sum(counts);
+}
+
+uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables) noexcept {
+    uint32_t count_of_rank[16] = {};
+    tables.emax = choose_emax(counts);
+    rank_symbols(counts, tables, count_of_rank);
+    derive(tables);
+    const uint64_t escapes = count_of_rank[tables.escape_rank];
+    return choose_widths(count_of_rank, tables) + 8 * escapes;
+}
+
+void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept {
+    uint32_t levels = 0;
+    for (uint32_t l = 0; l < tables.n_levels; ++l) {
+        const uint32_t code = tables.widths[l] == 4 ? 3 : tables.widths[l];
+        levels |= code << (2 * l);
+    }
+    out[0] = tables.emax;
+    out[1] = 0;
+    store_u16le(out + 2, static_cast<uint16_t>(levels));
+    for (uint32_t i = 0; i < 8; ++i) {
+        out[4 + i] = static_cast<uint8_t>(tables.symbol_of_rank[2 * i] |
+                                          tables.symbol_of_rank[2 * i + 1] << 4);
+    }
+}
+
+Status read_ladder_header(const uint8_t* in, LadderTables& tables) noexcept {
+    static constexpr uint8_t kWidthOfCode[4] = {0, 1, 2, 4};
+    tables = {};
+    tables.emax = in[0];
+    const uint32_t levels = load_u16le(in + 2);
+    uint32_t n = 0;
+    while (n < kMaxLevels && (n == 0 || tables.widths[n - 1] != 4)) {
+        tables.widths[n] = kWidthOfCode[(levels >> (2 * n)) & 3];
+        if (tables.widths[n++] == 0) {
+            return Status::kLadderHeader;
+        }
+    }
+    if (in[1] != 0 || tables.widths[n - 1] != 4 || levels >> (2 * n) != 0) {
+        return Status::kLadderHeader;
+    }
+    tables.n_levels = static_cast<uint8_t>(n);
+    uint32_t seen = 0;
+    for (uint32_t i = 0; i < 8; ++i) {
+        tables.symbol_of_rank[2 * i] = in[4 + i] & 15;
+        tables.symbol_of_rank[2 * i + 1] = in[4 + i] >> 4;
+        seen |= 1u << (in[4 + i] & 15) | 1u << (in[4 + i] >> 4);
+    }
+    if (seen != 0xFFFF) {
+        return Status::kLadderSymbols;
+    }
+    derive(tables);
+    return Status::kOk;
+}
+
+}  // namespace ogds

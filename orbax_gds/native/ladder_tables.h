@@ -1,0 +1,31 @@
+// The header of the ladder (FORMAT 7.4) and how an encoder chooses what it says.
+#pragma once
+
+#include "block_map.h"
+#include "dtypes.h"
+#include "ladder_kernels.h"
+#include "status.h"
+
+namespace ogds {
+
+inline constexpr size_t kLadderHeaderBytes = 12;
+
+// How often each exponent occurs among the words looked at.
+struct ExponentCounts {
+    uint32_t of[256];
+    uint32_t total;
+};
+
+// Looks at a fixed sample of the normal words of a chunk: 32 words of every so many blocks.
+void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words,
+                      const Dtype& dtype, ExponentCounts& counts) noexcept;
+
+// The window with the most words, ranks by frequency, and the levels that take the fewest bits.
+// Returns the expected bits of exponents per `counts.total` words, escapes included.
+uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables) noexcept;
+
+void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept;
+
+Status read_ladder_header(const uint8_t* in, LadderTables& tables) noexcept;
+
+}  // namespace ogds

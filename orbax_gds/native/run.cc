@@ -1,0 +1,146 @@
+#include "run.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bytes.h"
+
+namespace ogds {
+namespace {
+
+size_t chunk_bytes(const ChunkShape& shape) noexcept {
+    return size_t{shape.n_words} * dtype_of(shape.dtype).container_bytes;
+}
+
+bool covers_chunk(std::span<const Segment> segments, const ChunkShape& shape) noexcept {
+    return segments.size() == 1 && segments[0].n_words == shape.n_words;
+}
+
+// The words of a chunk: where they lie if they are in one piece, else gathered.
+std::span<const uint8_t> words_of(std::span<const std::span<const uint8_t>> buffers,
+                                  std::span<const Segment> segments, const ChunkShape& shape,
+                                  std::span<uint8_t> scratch) noexcept {
+    if (covers_chunk(segments, shape)) {
+        return buffers[segments[0].buffer].subspan(segments[0].byte_offset, chunk_bytes(shape));
+    }
+    const size_t word_bytes = dtype_of(shape.dtype).container_bytes;
+    for (const Segment& segment : segments) {
+        std::memcpy(scratch.data() + segment.word_offset * word_bytes,
+                    buffers[segment.buffer].data() + segment.byte_offset,
+                    segment.n_words * word_bytes);
+    }
+    return scratch.first(chunk_bytes(shape));
+}
+
+// Finds the frame of a record and checks it against record and layout.
+Status find_frame(std::span<const uint8_t> frames, const uint8_t* record, const ChunkShape& shape,
+                  std::span<const uint8_t>& frame, FrameHeader& header) noexcept {
+    const uint64_t offset = load_u64le(record);
+    if (offset > frames.size()) {
+        return Status::kFrameTruncated;
+    }
+    frame = frames.subspan(offset);
+    if (const Status status = read_frame_header(frame, header); status != Status::kOk) {
+        return status;
+    }
+    frame = frame.first(header.frame_bytes);
+    if (!record_agrees(record, header)) {
+        return Status::kIndexMismatch;
+    }
+    const bool as_laid_out = header.chunk == shape.chunk && header.n_words == shape.n_words &&
+                             header.dtype == shape.dtype;
+    return as_laid_out ? Status::kOk : Status::kLayoutMismatch;
+}
+
+Status decode_chunk(std::span<const uint8_t> frame, const FrameHeader& header,
+                    const ChunkShape& shape, std::span<const std::span<uint8_t>> buffers,
+                    std::span<const Segment> segments, std::span<uint8_t> scratch,
+                    Workspace& workspace) noexcept {
+    if (segments.empty()) {
+        return decode_frame(frame, header, {}, workspace);
+    }
+    if (covers_chunk(segments, shape)) {
+        const std::span<uint8_t> words =
+            buffers[segments[0].buffer].subspan(segments[0].byte_offset, chunk_bytes(shape));
+        return decode_frame(frame, header, words, workspace);
+    }
+    const std::span<uint8_t> words = scratch.first(chunk_bytes(shape));
+    if (const Status status = decode_frame(frame, header, words, workspace);
+        status != Status::kOk) {
+        return status;
+    }
+    const size_t word_bytes = dtype_of(shape.dtype).container_bytes;
+    for (const Segment& segment : segments) {
+        std::memcpy(buffers[segment.buffer].data() + segment.byte_offset,
+                    words.data() + segment.word_offset * word_bytes, segment.n_words * word_bytes);
+    }
+    return Status::kOk;
+}
+
+}  // namespace
+
+size_t scratch_bytes(std::span<const RunChunk> chunks) noexcept {
+    size_t most = 0;
+    for (const RunChunk& chunk : chunks) {
+        most = std::max(most, chunk_bytes(chunk.shape));
+    }
+    return most;
+}
+
+size_t max_run_bytes(std::span<const RunChunk> chunks, size_t align_bytes) noexcept {
+    size_t total = align_bytes;
+    for (const RunChunk& chunk : chunks) {
+        total += max_frame_bytes(chunk.shape.n_words, dtype_of(chunk.shape.dtype));
+    }
+    return total;
+}
+
+RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
+                     std::span<const Segment> segments, std::span<const RunChunk> chunks,
+                     const EncodeOptions& options, size_t align_bytes, std::span<uint8_t> out,
+                     uint8_t* records, std::span<uint8_t> scratch, Workspace& workspace) noexcept {
+    size_t at = 0;
+    for (size_t i = 0; i < chunks.size(); ++i) {
+        const RunChunk& chunk = chunks[i];
+        const std::span<const uint8_t> words =
+            words_of(buffers, segments.first(chunk.n_segments), chunk.shape, scratch);
+        segments = segments.subspan(chunk.n_segments);
+        FrameHeader header;
+        Status status =
+            encode_frame(words, chunk.shape, options, out.subspan(at), workspace, header);
+        if (status == Status::kOk && i + 1 == chunks.size()) {
+            const size_t end = align_up(at + header.frame_bytes, align_bytes);
+            status = lengthen_frame(out.subspan(at), end - at, header);
+        }
+        if (status != Status::kOk) {
+            return {status, i, at};
+        }
+        write_index_record(header, at, records + i * kIndexRecordBytes);
+        at += header.frame_bytes;
+    }
+    return {Status::kOk, 0, at};
+}
+
+RunResult decode_run(std::span<const uint8_t> frames, const uint8_t* records,
+                     std::span<const RunChunk> chunks, std::span<const std::span<uint8_t>> buffers,
+                     std::span<const Segment> segments, std::span<uint8_t> scratch,
+                     Workspace& workspace) noexcept {
+    for (size_t i = 0; i < chunks.size(); ++i) {
+        const RunChunk& chunk = chunks[i];
+        std::span<const uint8_t> frame;
+        FrameHeader header;
+        Status status =
+            find_frame(frames, records + i * kIndexRecordBytes, chunk.shape, frame, header);
+        if (status == Status::kOk) {
+            status = decode_chunk(frame, header, chunk.shape, buffers,
+                                  segments.first(chunk.n_segments), scratch, workspace);
+        }
+        if (status != Status::kOk) {
+            return {status, i, 0};
+        }
+        segments = segments.subspan(chunk.n_segments);
+    }
+    return {};
+}
+
+}  // namespace ogds

@@ -1,0 +1,50 @@
+// A run: several chunks coded by one call. Arguments are checked by the caller (arguments.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "frame.h"
+
+namespace ogds {
+
+// A piece of a chunk in one of the caller's buffers.
+struct Segment {
+    uint64_t buffer;
+    uint64_t byte_offset;
+    uint64_t word_offset;  // in the chunk
+    uint64_t n_words;
+};
+
+struct RunChunk {
+    ChunkShape shape;
+    uint32_t n_segments;
+};
+
+// Where a run ended: `chunk` is the index in the call of the chunk at fault.
+struct RunResult {
+    Status status = Status::kOk;
+    size_t chunk = 0;
+    size_t n_bytes = 0;
+};
+
+// What a run needs for one chunk that is not in one piece: its words.
+size_t scratch_bytes(std::span<const RunChunk> chunks) noexcept;
+
+// Room that encode_run needs in `out`.
+size_t max_run_bytes(std::span<const RunChunk> chunks, size_t align_bytes) noexcept;
+
+// Codes the chunks end to end into `out`; n_bytes is a multiple of align_bytes.
+RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
+                     std::span<const Segment> segments, std::span<const RunChunk> chunks,
+                     const EncodeOptions& options, size_t align_bytes, std::span<uint8_t> out,
+                     uint8_t* records, std::span<uint8_t> scratch, Workspace& workspace) noexcept;
+
+// Decodes the frames that `records` point at in `frames` into the segments of their chunks; a chunk
+// without segments is checked only.
+RunResult decode_run(std::span<const uint8_t> frames, const uint8_t* records,
+                     std::span<const RunChunk> chunks, std::span<const std::span<uint8_t>> buffers,
+                     std::span<const Segment> segments, std::span<uint8_t> scratch,
+                     Workspace& workspace) noexcept;
+
+}  // namespace ogds

@@ -1,0 +1,67 @@
+// What a call of the core reports. 0 is success; the numbers are stable within a version only.
+#pragma once
+
+namespace ogds {
+
+enum class Status : int {
+    kOk = 0,
+    kFrameTruncated,
+    kFrameMagic,
+    kHeaderCrc,
+    kUnknownCodec,
+    kUnknownDtype,
+    kUnknownFlag,
+    kFrameLength,
+    kWordCount,
+    kIndexMismatch,
+    kLayoutMismatch,
+    kPayloadCrc,
+    kPaddingNotZero,
+    kPayloadShort,
+    kPayloadLong,
+    kRawUnusedBits,
+    kMapReservedCode,
+    kMapUnusedBits,
+    kLadderDtype,
+    kLadderHeader,
+    kLadderSymbols,
+    kLadderCount,
+    kLadderRank,
+    kLadderEscapes,
+    kNoSpace,
+    kEnd,  // not a status: one past the last
+};
+
+constexpr const char* status_text(Status status) noexcept {
+    switch (status) {
+        case Status::kOk: return "ok";
+        case Status::kFrameTruncated: return "frame is truncated";
+        case Status::kFrameMagic: return "frame magic differs";
+        case Status::kHeaderCrc: return "frame header CRC32C differs";
+        case Status::kUnknownCodec: return "unknown codec";
+        case Status::kUnknownDtype: return "unknown dtype";
+        case Status::kUnknownFlag: return "unknown frame flag";
+        case Status::kFrameLength: return "frame length is not possible";
+        case Status::kWordCount: return "number of words is out of range";
+        case Status::kIndexMismatch: return "frame disagrees with the index";
+        case Status::kLayoutMismatch: return "frame disagrees with the layout";
+        case Status::kPayloadCrc: return "payload CRC32C differs";
+        case Status::kPaddingNotZero: return "bytes after the payload are not zero";
+        case Status::kPayloadShort: return "payload ends before its coding";
+        case Status::kPayloadLong: return "payload goes on after its coding";
+        case Status::kRawUnusedBits: return "raw: unused bits are not zero";
+        case Status::kMapReservedCode: return "block map: reserved code";
+        case Status::kMapUnusedBits: return "block map: unused bits are not zero";
+        case Status::kLadderDtype: return "ladder: dtype has no split";
+        case Status::kLadderHeader: return "ladder: levels are not possible";
+        case Status::kLadderSymbols: return "ladder: symbols are not a permutation";
+        case Status::kLadderCount: return "ladder: count of a level differs";
+        case Status::kLadderRank: return "ladder: rank above 15";
+        case Status::kLadderEscapes: return "ladder: number of escapes differs";
+        case Status::kNoSpace: return "output buffer is too small";
+        case Status::kEnd: break;
+    }
+    return "unknown status";
+}
+
+}  // namespace ogds

@@ -1,0 +1,14 @@
+// The scratch memory of one thread that codes frames. Zero it once; calls may leave anything in it.
+#pragma once
+
+#include "ladder_kernels.h"
+
+namespace ogds {
+
+struct Workspace {
+    RankPlanes planes[2];
+    alignas(64) uint8_t words[kSubBlockWords * 8];
+    alignas(64) uint8_t escapes[kSubBlockWords];
+};
+
+}  // namespace ogds
