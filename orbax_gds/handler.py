@@ -1,0 +1,249 @@
+"""The plug into Orbax v0: a checkpoint handler, its arguments, and a registry that drops it in.
+
+Only flattening, planning and the snapshot block the caller of `save`. Orbax runs the rest in the
+future that `async_save` returns, waits for the futures of every process, and then calls `finalize`
+once, on one of them.
+"""
+
+import dataclasses
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint.future import CommitFutureAwaitingContractedSignals, Future
+
+from orbax_gds import commit, dropin, restoring, saving
+from orbax_gds.dropin import RestoreRequest
+from orbax_gds.errors import Unsupported
+from orbax_gds.manifest import Path
+from orbax_gds.options import Options
+from orbax_gds.staging import BufferPool
+from orbax_gds.tree_metadata import is_tree_metadata, tree_metadata
+
+
+@dataclasses.dataclass
+class GdsSave(ocp.args.CheckpointArgs):
+    """Ask for a PyTree to be saved.
+
+    Attributes:
+        item: the tree. Any leaf of FORMAT §3.1 under any registered node.
+        custom_metadata: JSON to keep with it, returned by `item_metadata(step).custom_metadata`.
+
+    Example:
+        >>> GdsSave({"w": jax.numpy.ones(3)}).item["w"].shape
+        (3,)
+    """
+
+    item: Any
+    custom_metadata: Any = None
+
+    def __post_init__(self) -> None:
+        if is_tree_metadata(self.item):
+            raise Unsupported("TreeMetadata describes a tree and cannot be saved. Give the tree.")
+
+
+@dataclasses.dataclass
+class GdsRestore(ocp.args.CheckpointArgs):
+    """Ask for a PyTree to be restored; without any argument, as it was saved.
+
+    Attributes:
+        item: target tree. Its leaves say type, shape, dtype and sharding: arrays, scalars,
+            `jax.ShapeDtypeStruct`, Orbax metadata such as `item_metadata` returns, or `...` for a
+            leaf that is not wanted. None restores nested dicts and lists with all types,
+            dtypes and shardings as saved.
+        leaves: without `item`, restore only these: typed paths of the manifest, or texts such as
+            "params/dense" for all below.
+        strict: raise when a shape differs, rather than pad with zeros and truncate.
+        fallback_sharding: for leaves without a target sharding whose saved one does not fit the
+            devices of this process.
+        partial_restore: leave out what is stored but not in `item`.
+    """
+
+    item: Any = None
+    leaves: Iterable[Path | str] | None = None
+    strict: bool = True
+    fallback_sharding: jax.sharding.Sharding | None = None
+    partial_restore: bool = False
+
+    def __post_init__(self) -> None:
+        if is_tree_metadata(self.item):
+            self.item = self.item.tree
+
+
+class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
+    """Save and restore any PyTree in the format of FORMAT.md, under Orbax's checkpointers.
+
+    An instance keeps no state of a save beyond what lies in its directory, only buffers for the
+    next one. It may serve any number of items at once, also without a checkpointer.
+
+    Args:
+        options: how to save and restore; None takes `Options.from_environment()`.
+
+    Example:
+        >>> with ocp.CheckpointManager(path) as manager:
+        ...     manager.save(0, args=GdsSave({"w": jax.numpy.ones(3)}))
+        ...     manager.wait_until_finished()
+        ...     manager.restore(0, args=GdsRestore())
+        {'w': Array([1., 1., 1.], dtype=float32)}
+    """
+
+    def __init__(self, options: Options | None = None) -> None:
+        self._options = Options.from_environment() if options is None else options
+        self._pool: BufferPool | None = None
+        self._lock = threading.Lock()
+
+    async def async_save(
+        self, directory: os.PathLike[str], args: ocp.args.CheckpointArgs
+    ) -> list[Future]:
+        """Take a snapshot of the tree and return the future that stores it.
+
+        The directory need not exist yet: the future waits until Orbax has made it. The tree may be
+        changed, and its arrays donated, as soon as this returns.
+
+        Raises:
+            Unsupported: leaves cannot be stored; names each. No file exists then.
+        """
+        target = _local(directory)
+        prepared = self._prepare(args)
+
+        async def store() -> None:  # in a thread and a loop of its own, so that it may block
+            prepared.write(target)
+
+        return [CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")]
+
+    def save(self, directory: os.PathLike[str], args: ocp.args.CheckpointArgs) -> None:
+        """Store the tree before returning; with one process, publish it too.
+
+        With several processes, call `finalize` on one of them after this returned on all.
+        """
+        target = _local(directory)
+        prepared = self._prepare(args)
+        target.mkdir(parents=True, exist_ok=True)
+        prepared.write(target)
+        if jax.process_count() == 1:
+            commit.publish(target)
+
+    def finalize(self, directory: os.PathLike[str]) -> None:
+        """Publish what every process has stored. Calling it again does nothing.
+
+        Raises:
+            CommitError: a process has not stored its part.
+        """
+        commit.publish(_local(directory))
+
+    def restore(
+        self, directory: os.PathLike[str], args: ocp.args.CheckpointArgs | None = None
+    ) -> Any:
+        """Return the stored tree, as the arguments ask for it.
+
+        Raises:
+            NotFound: the directory holds no item of this package.
+            Mismatch: stored and wanted leaves differ; names each.
+            Corrupt: stored bytes are not what was written; names where.
+        """
+        source = _local(directory)
+        request = self._request(source, args)
+        return restoring.restore(
+            source,
+            request.abstract,
+            request.leaves,
+            options=self._options,
+            strict=request.strict,
+            fallback_sharding=request.fallback_sharding,
+            partial=request.partial,
+        )
+
+    def metadata(self, directory: os.PathLike[str]) -> Any:
+        """Return Orbax's `TreeMetadata` of the item, read from its manifest alone.
+
+        Raises:
+            NotFound: the directory holds no item of this package.
+        """
+        source = _local(directory)
+        return tree_metadata(commit.read_manifest(source), source)
+
+    def close(self) -> None:
+        """Let go of the buffers; a save that still runs keeps them until it ends."""
+        with self._lock:
+            self._pool = None
+
+    @classmethod
+    def typestr(cls) -> str:
+        """Return the name under which Orbax notes this handler in a checkpoint, for ever."""
+        return "orbax_gds.GdsCheckpointHandler"
+
+    def _prepare(self, args: ocp.args.CheckpointArgs) -> saving.Prepared:
+        if isinstance(args, GdsSave):
+            tree = args.item
+        elif isinstance(args, dropin.SAVE_ARGS):
+            tree = dropin.saved_tree(args)
+        else:
+            raise Unsupported(_wrong_arguments(args, (GdsSave, *dropin.SAVE_ARGS)))
+        with self._lock:
+            self._pool = self._pool or saving.make_pool(self._options)
+            pool = self._pool
+        return saving.prepare(
+            tree, options=self._options, custom_metadata=args.custom_metadata, pool=pool
+        )
+
+    def _request(self, source: FilePath, args: ocp.args.CheckpointArgs | None) -> RestoreRequest:
+        if args is None:
+            return RestoreRequest()
+        if isinstance(args, GdsRestore):
+            return RestoreRequest(
+                abstract=args.item,
+                leaves=args.leaves,
+                strict=args.strict,
+                fallback_sharding=args.fallback_sharding,
+                partial=args.partial_restore,
+            )
+        if isinstance(args, dropin.RESTORE_ARGS):
+            return dropin.restore_request(args, lambda: commit.read_manifest(source).leaves)
+        raise Unsupported(_wrong_arguments(args, (GdsRestore, *dropin.RESTORE_ARGS)))
+
+
+def _local(directory: os.PathLike[str]) -> FilePath:
+    text = os.fspath(directory)
+    if "://" in text:
+        raise Unsupported(f"{text} is not a local path. orbax_gds writes local file systems only.")
+    return FilePath(text)
+
+
+def _wrong_arguments(args: Any, known: Sequence[type]) -> str:
+    names = ", ".join(kind.__name__ for kind in known)
+    return f"GdsCheckpointHandler was given {type(args).__name__}. Give one of {names}."
+
+
+ocp.args.register_with_handler(GdsCheckpointHandler, for_save=True)(GdsSave)
+ocp.args.register_with_handler(GdsCheckpointHandler, for_restore=True)(GdsRestore)
+
+
+def handler_registry(
+    options: Options | None = None, *, items: Iterable[str] | None = None
+) -> ocp.handlers.CheckpointHandlerRegistry:
+    """Return a registry under which code for Orbax's own handlers saves through this package.
+
+    Pass it to `ocp.CheckpointManager(path, handler_registry=...)`; calls with StandardSave,
+    StandardRestore, PyTreeSave and PyTreeRestore then need no change.
+
+    Args:
+        options: how to save and restore; None takes `Options.from_environment()`.
+        items: names of the items to serve ("default" is the one of a manager without item names);
+            None serves every item. Others keep Orbax's handlers.
+
+    Returns:
+        A `DefaultCheckpointHandlerRegistry` with one handler for all; add to it as you like.
+
+    Example:
+        >>> manager = ocp.CheckpointManager(path, handler_registry=handler_registry())
+    """
+    handler = GdsCheckpointHandler(options)
+    registry = ocp.DefaultCheckpointHandlerRegistry()
+    for item in (None,) if items is None else items:
+        for args in (GdsSave, GdsRestore, *dropin.SAVE_ARGS, *dropin.RESTORE_ARGS):
+            registry.add(item, args, handler)
+    return registry
