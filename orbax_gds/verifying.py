@@ -1,0 +1,188 @@
+"""Check a published item byte by byte, without jax, and say all that is wrong with it."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path as FilePath
+
+from orbax_gds.commit import read_manifest
+from orbax_gds.drivers import open_driver
+from orbax_gds.dtypes import dtype_by_name
+from orbax_gds.errors import Corrupt, OgdsError
+from orbax_gds.manifest import MANIFEST_NAME, Manifest, StripeSpec, crc_text, path_text
+from orbax_gds.options import Options
+from orbax_gds.plan import ShardBox
+from orbax_gds.read_plan import check_coverage
+from orbax_gds.stripe_check import Findings, StripeCheck
+
+__all__ = ["Problem", "Progress", "verify"]
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes checked so far and in all."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with an item.
+
+    Attributes:
+        file: name of the file in the item's directory.
+        what: what was found there and what was expected.
+        offset: byte of the file, if the problem has a place.
+        chunk: number of the chunk that is hit, if one is.
+        leaves: paths of the leaves that are hit, as far as can be told, as text.
+    """
+
+    file: str
+    what: str
+    offset: int | None = None
+    chunk: int | None = None
+    leaves: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """The place as people read it.
+
+        Example:
+            >>> Problem(file="p00000.ogds", what="…", offset=4096, chunk=0, leaves=("w",)).where
+            "p00000.ogds, byte 4096, chunk 0, leaf 'w'"
+        """
+        parts = [self.file]
+        if self.offset is not None:
+            parts.append(f"byte {self.offset}")
+        if self.chunk is not None:
+            parts.append(f"chunk {self.chunk}")
+        if self.leaves:
+            parts.append("leaf " + ", ".join(map(repr, self.leaves)))
+        return ", ".join(parts)
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> list[Problem]:
+    """Read every byte of an item, decode every frame, and return all that is wrong.
+
+    An item without problems restores to the bits that were saved. Nothing of it is held in memory
+    but a few frames at a time.
+
+    Args:
+        path: directory of the item.
+        options: how to read; None takes the defaults and the environment.
+        progress: called now and then, to show how far the check has come.
+
+    Returns:
+        The problems, in the order of the files; empty if there are none.
+
+    Raises:
+        NotFound: there is no published item.
+        Unsupported: a newer version wrote it.
+        IoError: the manifest cannot be read.
+
+    Example:
+        >>> import tempfile, numpy as np, orbax_gds as ogds
+        >>> path = tempfile.mkdtemp() + "/item"
+        >>> _ = ogds.save(path, {"w": np.ones(3)})
+        >>> ogds.verify(path)
+        []
+    """
+    directory = FilePath(path)
+    try:
+        manifest = read_manifest(directory)
+    except Corrupt as err:
+        return [Problem(file=MANIFEST_NAME, what=_bare(err, directory / MANIFEST_NAME))]
+    options = options or Options.from_environment()
+    return _ItemCheck(directory, manifest, options, progress or (lambda done, total: None)).run()
+
+
+class _ItemCheck:
+    """One verification; what it finds is noted, and it goes on."""
+
+    def __init__(
+        self, directory: FilePath, manifest: Manifest, options: Options, progress: Progress
+    ) -> None:
+        self.directory, self.manifest, self.options = directory, manifest, options
+        self.progress = progress
+        self.problems: list[Problem] = []
+        self.names = [path_text(leaf.path) for leaf in manifest.leaves]
+        self.dtypes = [
+            None if leaf.dtype is None else dtype_by_name(leaf.dtype) for leaf in manifest.leaves
+        ]
+        self.boxes: list[list[ShardBox]] = [[] for _ in manifest.leaves]
+
+    def run(self) -> list[Problem]:
+        self._check_sidecars()
+        total = sum(spec.bytes for spec in self.manifest.stripes)
+        done = 0
+        for spec in self.manifest.stripes:
+            self._check_stripe(spec, lambda n, before=done: self.progress(before + n, total))
+            done += spec.bytes
+            self.progress(done, total)
+        self._check_coverage()
+        return self.problems
+
+    def _check_sidecars(self) -> None:
+        for name, spec in self.manifest.sidecars.items():
+            path = self.directory / name
+            try:
+                data = path.read_bytes()
+            except OSError as err:
+                self.problems.append(Problem(file=name, what=f"cannot be read: {err.strerror}"))
+                continue
+            found = (len(data), crc_text(data))
+            if found != (spec.bytes, spec.crc32c):
+                what = (
+                    f"{found[0]} bytes with CRC32C {found[1]}, but the manifest says "
+                    f"{spec.bytes} bytes with {spec.crc32c}"
+                )
+                self.problems.append(Problem(file=name, what=what))
+
+    def _check_stripe(self, spec: StripeSpec, progress: Callable[[int], None]) -> None:
+        path = self.directory / spec.file
+        with self._noting(spec.file, path):
+            driver = open_driver(self.options.driver, self.directory)
+            with driver.open(path, "r") as file:
+                findings = StripeCheck(file, spec, self.dtypes, self.options.n_workers).run(
+                    progress
+                )
+            self._take(spec.file, findings)
+
+    def _take(self, file: str, findings: Findings) -> None:
+        for finding in findings.findings:
+            self.problems.append(
+                Problem(
+                    file=file,
+                    what=finding.what,
+                    offset=finding.offset,
+                    chunk=finding.chunk,
+                    leaves=tuple(self.names[leaf] for leaf in finding.leaves),
+                )
+            )
+        for shard in findings.shards:
+            box = ShardBox(leaf=shard.leaf, start=shard.start, extent=shard.extent)
+            self.boxes[shard.leaf].append(box)
+
+    def _check_coverage(self) -> None:
+        for leaf, boxes in zip(self.manifest.leaves, self.boxes, strict=True):
+            if leaf.shape is not None:
+                name = path_text(leaf.path)
+                with self._noting(MANIFEST_NAME, leaves=(name,)):
+                    check_coverage(name, leaf.shape, boxes)
+
+    @contextlib.contextmanager
+    def _noting(
+        self, file: str, path: FilePath | None = None, leaves: tuple[str, ...] = ()
+    ) -> Iterator[None]:
+        try:
+            yield
+        except OgdsError as err:
+            self.problems.append(Problem(file=file, what=_bare(err, path), leaves=leaves))
+
+
+def _bare(err: OgdsError, path: FilePath | None) -> str:
+    """The message without the path in front, which the problem names by itself."""
+    text = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
+    return text.removeprefix(f"{path}: ") if path is not None else text
