@@ -1,0 +1,122 @@
+"""What lies under a checkpoint root: steps, their items, and whether these are published."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path as FilePath
+from typing import Literal
+
+from orbax_gds.commit import PENDING_NAME
+from orbax_gds.errors import IoError, NotFound
+from orbax_gds.manifest import MANIFEST_NAME
+
+__all__ = ["Entry", "find_item", "is_item", "list_items"]
+
+State = Literal["published", "unfinished"]
+
+_UNCOMMITTED = ".orbax-checkpoint-tmp"  # Orbax's mark of steps and items it has not committed
+_DEEPEST = 2  # root/step/item
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One item found under a root.
+
+    Attributes:
+        step: name of the step's directory; None if the listing began at a step or an item.
+        item: name of the item's directory.
+        path: the item's directory.
+        state: "published", or "unfinished" where a save was cut short or still runs.
+        n_bytes: bytes of its files.
+    """
+
+    step: str | None
+    item: str
+    path: str
+    state: State
+    n_bytes: int
+
+
+def is_item(path: str | os.PathLike[str]) -> bool:
+    """Return whether a directory holds an item of ours, published or not."""
+    directory = FilePath(path)
+    marks = (directory / MANIFEST_NAME, directory / PENDING_NAME)
+    return any(mark.is_file() for mark in marks) or any(directory.glob("*.ogds"))
+
+
+def list_items(path: str | os.PathLike[str]) -> list[Entry]:
+    """List the items at a path, which may be a checkpoint root, a step, or one item.
+
+    Args:
+        path: a directory; it is searched two levels deep.
+
+    Returns:
+        The items by step, in numerical order, and name; items of other handlers are left out.
+
+    Raises:
+        NotFound: there is no such directory.
+        IoError: a directory cannot be read.
+    """
+    root = FilePath(path)
+    if not root.is_dir():
+        raise NotFound(f"There is no directory {root}. Give a checkpoint root, a step or an item.")
+    try:
+        found = sorted(_walk(root, 0), key=lambda place: _order(place.relative_to(root)))
+        return [_entry(root, directory) for directory in found]
+    except OSError as err:
+        raise IoError(err.errno, f"Cannot list {root}: {err.strerror}", err.filename) from err
+
+
+def find_item(path: str | os.PathLike[str]) -> FilePath:
+    """Return the one published item that a path means.
+
+    Args:
+        path: an item; a step with one item; or a root, which means its latest step.
+
+    Raises:
+        NotFound: it means no published item, or several; then these are listed.
+    """
+    if is_item(path):
+        return FilePath(path)
+    entries = [entry for entry in list_items(path) if entry.state == "published"]
+    if not entries:
+        raise NotFound(
+            f"{path} holds no published item of orbax_gds. "
+            f"`orbax-gds ls {path}` lists what is there."
+        )
+    latest = [entry for entry in entries if entry.step == entries[-1].step]
+    if len(latest) > 1:
+        candidates = "\n".join(f"  {entry.path}" for entry in latest)
+        raise NotFound(f"{path} holds several items. Give one of them:\n{candidates}")
+    return FilePath(latest[0].path)
+
+
+def _walk(directory: FilePath, depth: int) -> Iterator[FilePath]:
+    if is_item(directory):
+        yield directory
+    elif depth < _DEEPEST:
+        for child in directory.iterdir():
+            if child.is_dir():
+                yield from _walk(child, depth + 1)
+
+
+def _entry(root: FilePath, directory: FilePath) -> Entry:
+    parts = directory.relative_to(root).parts
+    published = (directory / MANIFEST_NAME).is_file()
+    committed = not any(_UNCOMMITTED in part for part in parts)
+    return Entry(
+        step=parts[0] if len(parts) == _DEEPEST else None,
+        item=directory.name,
+        path=os.fspath(directory),
+        state="published" if published and committed else "unfinished",
+        n_bytes=sum(file.stat().st_size for file in directory.iterdir() if file.is_file()),
+    )
+
+
+def _order(place: FilePath) -> tuple[list[tuple[int, int | str]], ...]:
+    """Sort key under which step_9 comes before step_10, whatever the format of step names."""
+    return tuple(
+        [(0, int(piece)) if piece.isdigit() else (1, piece) for piece in re.split(r"(\d+)", part)]
+        for part in place.parts
+    )

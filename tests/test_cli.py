@@ -1,0 +1,246 @@
+"""The command: exit status, what goes where, and no jax."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import orbax_gds as ogds
+from orbax_gds import listing
+from orbax_gds.cli import main, size_text
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A checkpoint root as Orbax leaves it: two steps, and a third that never was committed."""
+    root = tmp_path_factory.mktemp("root")
+    tree = {
+        "params": {"w": np.arange(12, dtype=np.float32).reshape(3, 4)},
+        "opt\n\x1b[31m": [np.zeros(3, np.int8), None],
+    }
+    for step in ("9", "10"):
+        ogds.save(root / step / "default", tree, custom_metadata={"run": step})
+    (root / "10" / "metrics").mkdir()
+    (root / "10" / "metrics" / "metrics").write_text("{}")
+    ogds.save(root / "11.orbax-checkpoint-tmp" / "default.orbax-checkpoint-tmp", tree)
+    return root
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [os.fspath(argument) for argument in arguments])
+
+
+def damage(item: Path) -> None:
+    path = item / "p00000.ogds"
+    data = bytearray(path.read_bytes())
+    data[4096 + 40] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    ogds.save(tmp_path / "item", {"w": np.arange(9)})
+    damage(tmp_path / "item")
+    return tmp_path / "item"
+
+
+def test_ls_of_a_root_lists_steps_in_numerical_order_with_their_state(root):
+    done = run("ls", root)
+    assert done.exit_code == 0
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [(row[0], row[1], row[-1]) for row in rows] == [
+        ("9", "default", "published"),
+        ("10", "default", "published"),
+        ("11.orbax-checkpoint-tmp", "default.orbax-checkpoint-tmp", "unfinished"),
+    ]
+
+
+def test_ls_of_a_root_as_json(root):
+    listed = json.loads(run("ls", root, "--json").stdout)
+    assert listed["path"] == str(root)
+    assert [set(entry) for entry in listed["items"]] == [
+        {"step", "item", "path", "state", "n_bytes"}
+    ] * 3
+    assert listed["items"][0]["n_bytes"] > 4096
+
+
+def test_ls_of_an_item_lists_its_leaves_on_one_line_each(root):
+    done = run("ls", root / "10" / "default")
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    assert any(line.startswith("params/w ") and "float32[3,4]" in line for line in lines)
+    assert any(line.startswith("opt\\n\\x1b[31m/0 ") for line in lines)
+
+
+def test_ls_of_an_item_as_json(root):
+    leaves = json.loads(run("ls", root / "10" / "default", "--json").stdout)["leaves"]
+    by_name = {leaf["name"]: leaf for leaf in leaves}
+    assert by_name["params/w"]["path"] == [["k", "params"], ["k", "w"]]
+    assert by_name["params/w"]["shape"] == [3, 4]
+    assert by_name["params/w"]["raw_bytes"] == 48
+    assert by_name["opt\n\x1b[31m/1"]["dtype"] is None
+
+
+def test_ls_of_a_place_without_items_says_so_on_stderr(tmp_path):
+    done = run("ls", tmp_path)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "holds no item" in done.stderr
+
+
+def test_inspect_adds_up(root):
+    report = json.loads(run("inspect", root / "10" / "default", "--json").stdout)
+    assert report["raw_bytes"] == 12 * 4 + 3
+    assert report["raw_bytes"] == sum(leaf["raw_bytes"] for leaf in report["leaves"])
+    assert report["raw_bytes"] == sum(share["raw_bytes"] for share in report["codecs"])
+    assert report["stored_bytes"] == sum(stripe["n_bytes"] for stripe in report["stripes"])
+    assert report["ratio"] == pytest.approx(report["raw_bytes"] / report["stored_bytes"])
+    assert report["custom_metadata"] == {"run": "10"}
+    assert report["options"]["codec"] == "auto"
+
+
+def test_leaves_that_share_a_frame_share_its_length(tmp_path):
+    ogds.save(tmp_path / "item", {"a": np.arange(100), "b": np.arange(300), "c": np.ones(40_000)})
+    report = ogds.inspect(tmp_path / "item")
+    stored = {leaf.name: leaf.stored_bytes for leaf in report.leaves}
+    assert stored["b"] == pytest.approx(3 * stored["a"], abs=1)
+    assert sum(stored.values()) == sum(share.stored_bytes for share in report.codecs)
+
+
+def test_inspect_of_a_root_takes_the_latest_published_step(root):
+    done = run("inspect", root)
+    assert done.exit_code == 0
+    assert str(root / "10" / "default") in done.stdout
+    assert "on disk" in done.stdout
+
+
+def test_step_with_several_items_lists_them(tmp_path):
+    for name in ("params", "opt"):
+        ogds.save(tmp_path / "3" / name, {"w": np.ones(2)})
+    for place in (tmp_path, tmp_path / "3"):
+        done = run("verify", place)
+        assert done.exit_code == 2
+        assert str(tmp_path / "3" / "params") in done.stderr
+        assert str(tmp_path / "3" / "opt") in done.stderr
+    assert run("verify", tmp_path / "3" / "opt").exit_code == 0
+
+
+def test_verify_of_a_sound_item_prints_no_data(root):
+    done = run("verify", root)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "every byte is as it was written" in done.stderr
+
+
+def test_verify_of_a_damaged_item_lists_problems_and_exits_with_1(damaged):
+    done = run("verify", damaged)
+    assert done.exit_code == 1
+    assert done.stdout.startswith("p00000.ogds, byte 4096, chunk 0, leaf 'w': ")
+    assert "1 problem" in done.stderr
+
+
+def test_verify_as_json(damaged, root):
+    done = run("verify", damaged, "--json")
+    found = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert (found["path"], found["ok"]) == (str(damaged), False)
+    (problem,) = found["problems"]
+    assert set(problem) == {"file", "what", "offset", "chunk", "leaves", "where"}
+    assert (problem["offset"], problem["chunk"], problem["leaves"]) == (4096, 0, ["w"])
+    assert json.loads(run("verify", root, "--json").stdout)["problems"] == []
+
+
+@pytest.mark.parametrize("command", ["ls", "inspect", "verify"])
+def test_what_cannot_be_read_exits_with_2(command, tmp_path):
+    done = run(command, tmp_path / "missing")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "missing" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["frobnicate"], ["verify"], ["ls", ".", "--wrong"]])
+def test_wrong_usage_exits_with_2(arguments):
+    assert run(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["ls", "inspect", "verify"])
+def test_damaged_manifest_exits_with_1(command, damaged):
+    with (damaged / "manifest.json").open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff")
+    done = run(command, damaged)
+    assert done.exit_code == 1
+    assert "manifest" in done.output
+
+
+def test_unfinished_save_is_not_found(root):
+    place = root / "11.orbax-checkpoint-tmp"
+    assert run("inspect", place).exit_code == 2
+
+
+def test_spec_prints_the_format():
+    text = (Path(ogds.__file__).parent / "FORMAT.md").read_text("utf-8")
+    assert run("spec").stdout == text
+    assert json.loads(run("spec", "--json").stdout) == {"format": 1, "text": text}
+
+
+def test_steps_sort_by_number_whatever_their_names(tmp_path):
+    for step in ("step_2", "step_10", "step_9"):
+        ogds.save(tmp_path / step / "default", {"w": np.ones(2)})
+    steps = [entry.step for entry in listing.list_items(tmp_path)]
+    assert steps == ["step_2", "step_9", "step_10"]
+    assert listing.find_item(tmp_path) == tmp_path / "step_10" / "default"
+
+
+def test_cut_save_is_listed_as_unfinished(tmp_path):
+    ogds.save(tmp_path / "5" / "default", {"w": np.ones(2)})
+    (tmp_path / "5" / "default" / "manifest.json").unlink()
+    (entry,) = listing.list_items(tmp_path)
+    assert entry.state == "unfinished"
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (5 << 30, "5.0 GiB"),
+        (1 << 60, "1048576.0 TiB"),
+    ],
+)
+def test_sizes_have_iec_units(n_bytes, text):
+    assert size_text(n_bytes) == text
+
+
+NO_JAX = """
+import sys
+import orbax_gds
+from click.testing import CliRunner
+from orbax_gds.cli import main
+for arguments in {commands!r}:
+    assert CliRunner().invoke(main, arguments).exit_code == 0, arguments
+    heavy = [name for name in ("jax", "jaxlib", "orbax", "tensorstore") if name in sys.modules]
+    assert not heavy, (arguments, heavy)
+"""
+
+
+def test_the_package_and_every_command_but_demo_import_no_jax(root):
+    commands = [["--version"], ["--help"], ["demo", "--help"], ["spec"]]
+    for command in ("ls", "inspect", "verify"):
+        commands += [[command, str(root)], [command, str(root / "10" / "default"), "--json"]]
+    script = NO_JAX.format(commands=commands)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_module_runs_as_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "orbax_gds", "--version"], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert ogds.__version__ in done.stdout
