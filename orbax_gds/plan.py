@@ -46,6 +46,11 @@ class StoredShard:
     word_offset: int = 0
     pooled: bool = False
 
+    @property
+    def n_elements(self) -> int:
+        """Number of elements in the box."""
+        return math.prod(self.extent)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:

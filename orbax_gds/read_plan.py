@@ -103,7 +103,7 @@ def _pool_words(pieces: list[tuple[int, int]], other: int, where: str) -> int:
     return at
 
 
-def check_coverage(leaf: str, shape: Indices, boxes: Sequence[ShardBox]) -> None:
+def check_coverage(leaf: str, shape: Indices, boxes: Sequence[ShardBox | StoredShard]) -> None:
     """Check that boxes tile a leaf: every element in exactly one.
 
     Raises:
@@ -123,7 +123,7 @@ def check_coverage(leaf: str, shape: Indices, boxes: Sequence[ShardBox]) -> None
         )
 
 
-def _any_overlap(boxes: Sequence[ShardBox]) -> bool:
+def _any_overlap(boxes: Sequence[ShardBox | StoredShard]) -> bool:
     starts = np.array([box.start for box in boxes], np.int64)
     ends = starts + np.array([box.extent for box in boxes], np.int64)
     for i in range(len(boxes) - 1):

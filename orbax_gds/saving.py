@@ -186,7 +186,7 @@ class Prepared:
         self._buffers = []  # the views go, so that donation is in place again
         with self.watch.time("sync"):
             if self.process == 0:
-                metadata = sidecar.encode(self.manifest.leaves, self.manifest.custom_metadata)
+                metadata = sidecar.encode(self.manifest)
                 leave_pending(directory, self.manifest, {sidecar.NAME: metadata})
             sync_directory(directory)
         report = SaveReport(
