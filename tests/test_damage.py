@@ -1,0 +1,98 @@
+"""Whatever is changed on disk is refused, and named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trees import assert_same, files_of, small_tree
+
+import orbax_gds as ogds
+from orbax_gds.errors import (
+    Corrupt,
+    OgdsError,
+)
+
+
+def _damaged(item: Path, name: str, data: bytes):
+    (item / name).write_bytes(data)
+    with pytest.raises(OgdsError) as raised:
+        ogds.restore(item)
+    assert str(item) in str(raised.value)
+    assert ogds.verify(item)
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    item = tmp_path_factory.mktemp("pristine") / "item"
+    ogds.save(item, small_tree())
+    return files_of(item)
+
+
+@pytest.fixture
+def copy(tmp_path, pristine):
+    for name, data in pristine.items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def test_flipped_bits_are_refused_by_restore_and_verify(copy, pristine):
+    rng = np.random.default_rng(0)
+    for name, data in pristine.items():
+        for at in rng.choice(len(data), min(150, len(data)), replace=False).tolist():
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << int(rng.integers(8))
+            _damaged(copy, name, bytes(flipped))
+        (copy / name).write_bytes(data)
+    assert_same(ogds.restore(copy), small_tree())
+
+
+@pytest.mark.slow
+def test_every_flipped_byte_is_refused_by_restore_and_verify(copy, pristine):
+    for name, data in pristine.items():
+        for at in range(len(data)):
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << at % 8
+            _damaged(copy, name, bytes(flipped))
+        (copy / name).write_bytes(data)
+
+
+def test_zeroed_blocks_are_refused(copy, pristine):
+    for name, data in pristine.items():
+        for at in range(0, len(data), 4096):
+            if any(data[at : at + 4096]):
+                _damaged(
+                    copy, name, data[:at] + bytes(len(data[at : at + 4096])) + data[at + 4096 :]
+                )
+        (copy / name).write_bytes(data)
+
+
+def test_truncated_and_lengthened_files_are_refused(copy, pristine):
+    for name, data in pristine.items():
+        for n in {0, 1, 63, 64, 4095, 4096, len(data) // 2, len(data) - 65, len(data) - 1}:
+            if 0 <= n < len(data):
+                _damaged(copy, name, data[:n])
+        _damaged(copy, name, data + b"\0")
+        (copy / name).unlink()
+        with pytest.raises(OgdsError):
+            ogds.restore(copy)
+        (copy / name).write_bytes(data)
+
+
+def test_swapped_files_are_refused(copy, pristine, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other") / "item"
+    ogds.save(other, small_tree())
+    _damaged(copy, "p00000.ogds", (other / "p00000.ogds").read_bytes())
+    (copy / "p00000.ogds").write_bytes(pristine["manifest.json"])
+    _damaged(copy, "manifest.json", pristine["p00000.ogds"])
+
+
+def test_damage_names_the_leaf_it_hits(tmp_path):
+    tree = {"first": np.arange(100_000, dtype=np.int64), "second": np.arange(90_000)}
+    ogds.save(tmp_path / "item", tree)
+    path = tmp_path / "item" / "p00000.ogds"
+    data = bytearray(path.read_bytes())
+    data[-70_000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Corrupt, match=r"p00000.ogds: chunk \d+ at byte \d+, of leaf 'second'"):
+        ogds.restore(tmp_path / "item")
+    ogds.restore(tmp_path / "item", leaves=["first"])

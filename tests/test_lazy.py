@@ -1,0 +1,44 @@
+"""Lazy leaves read what NumPy would select, and little more."""
+
+import numpy as np
+import pytest
+
+import orbax_gds as ogds
+
+
+def test_a_lazy_leaf_reads_what_numpy_would_select(tmp_path):
+    array = np.arange(60_000, dtype=np.float32).reshape(30, 20, 100)
+    ogds.save(
+        tmp_path / "item", {"w": array, "s": np.float32(2)}, options=ogds.Options(chunk_bytes=4096)
+    )
+    with ogds.open(tmp_path / "item") as item:
+        assert list(item) == ["s", "w"]
+        leaf = item["w"]
+        assert (leaf.shape, leaf.dtype) == (array.shape, array.dtype)
+        for index in [
+            ...,
+            3,
+            -1,
+            np.s_[2:5],
+            np.s_[::-2, 1],
+            np.s_[..., 7],
+            np.s_[5:5],
+            np.s_[1, ..., ::3],
+        ]:
+            np.testing.assert_array_equal(leaf[index], array[index])
+        np.testing.assert_array_equal(np.asarray(leaf), array)
+        assert item["s"][()] == 2
+        with pytest.raises(IndexError):
+            leaf[30]
+        with pytest.raises(KeyError, match="nowhere"):
+            item["nowhere"]
+
+
+def test_reading_a_row_reads_little_more_than_the_row(tmp_path):
+    array = np.random.default_rng(0).integers(0, 255, (1000, 4096), np.uint8)
+    ogds.save(
+        tmp_path / "item", {"w": array, "x": array}, options=ogds.Options(chunk_bytes="16KiB")
+    )
+    with ogds.open(tmp_path / "item") as item:
+        np.testing.assert_array_equal(item["w"][500], array[500])
+        assert item.item.bytes_read < 20_000

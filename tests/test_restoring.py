@@ -1,0 +1,51 @@
+"""A restore gives what was asked for, or names what differs."""
+
+import jax.numpy as jnp
+import pytest
+from trees import assert_same
+
+import orbax_gds as ogds
+from orbax_gds.errors import (
+    Mismatch,
+    NotFound,
+)
+
+
+def test_structures_that_differ_are_named(tmp_path):
+    ogds.save(tmp_path / "item", {"a": 1, "b": {"c": 2}})
+    with pytest.raises(Mismatch, match=r"Not stored: 'z'. Stored but not asked for: 'b/c'"):
+        ogds.restore(tmp_path / "item", {"a": 0, "z": 0})
+    assert ogds.restore(tmp_path / "item", {"a": 0}, partial=True) == {"a": 1}
+    with pytest.raises(Mismatch, match="'z'"):
+        ogds.restore(tmp_path / "item", {"z": 0}, partial=True)
+
+
+def test_a_shape_that_differs_is_named(tmp_path):
+    ogds.save(tmp_path / "item", {"w": jnp.ones((2, 3))})
+    with pytest.raises(Mismatch, match=r"'w'.*2.*3"):
+        ogds.restore(tmp_path / "item", {"w": jnp.ones((3, 2))})
+
+
+def test_keys_that_read_alike_stay_apart(tmp_path):
+    tree = {"a": {"b": jnp.ones(3)}, "a.b": jnp.zeros(3), "a/b": 1, "": 2, ".": 3, "..": 4}
+    tree |= {"x" * 300: 5, "é\u2028": 6, "nul\0": 7}
+    ogds.save(tmp_path / "item", tree)
+    assert_same(ogds.restore(tmp_path / "item"), tree)
+    assert_same(ogds.restore(tmp_path / "item", tree), tree)
+    numbers = {0: jnp.ones(2), 1: {"0": 5}}
+    ogds.save(tmp_path / "numbers", numbers)
+    assert_same(ogds.restore(tmp_path / "numbers"), numbers)
+
+
+def test_a_dict_may_ask_for_what_another_container_saved(tmp_path):
+    ogds.save(tmp_path / "item", {"a": (1, 2)})
+    assert ogds.restore(tmp_path / "item", {"a": {"0": 0, "1": 0}}) == {"a": {"0": 1, "1": 2}}
+
+
+def test_chosen_leaves_are_restored_alone(tmp_path):
+    ogds.save(tmp_path / "item", {"a": {"b": 1, "c": 2}, "ab": 3, "d": [4, 5]})
+    path = tmp_path / "item"
+    assert ogds.restore(path, leaves=["a"]) == {"a": {"b": 1, "c": 2}}
+    assert ogds.restore(path, leaves=["a/c", (("k", "ab"),)]) == {"a": {"c": 2}, "ab": 3}
+    with pytest.raises(NotFound, match="'nowhere'"):
+        ogds.restore(path, leaves=["nowhere"])
