@@ -49,6 +49,14 @@ void fill_words(uint8_t* words, size_t n_bytes, uint64_t pattern) noexcept {
     store_partial_u64le(words + i, n_bytes - i, pattern);
 }
 
+// Whether the words have no bit set that does not count.
+bool bits_count(const uint8_t* words, size_t n_words, const Dtype& dtype) noexcept {
+    const auto above = static_cast<uint8_t>(~word_mask(dtype));
+    return dtype.container_bytes > 1 || std::none_of(words, words + n_words, [above](uint8_t word) {
+               return (word & above) != 0;
+           });
+}
+
 }  // namespace
 
 Run NormalRuns::next(uint32_t max_words) noexcept {
@@ -131,7 +139,11 @@ Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
         }
     }
     map.constants = in.take(size_t{map.counts.n_constant} * dtype.container_bytes);
-    return map.constants == nullptr ? Status::kPayloadShort : Status::kOk;
+    if (map.constants == nullptr) {
+        return Status::kPayloadShort;
+    }
+    return bits_count(map.constants, map.counts.n_constant, dtype) ? Status::kOk
+                                                                   : Status::kMapUnusedBits;
 }
 
 void fill_blocks(const BlockMap& map, uint32_t n_words, const Dtype& dtype,
