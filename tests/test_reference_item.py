@@ -96,7 +96,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data(), leaves=st.lists(arrays(), min_size=1, max_size=5))
 def test_any_item_in_any_cut_reads_back(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, leaves: list[np.ndarray]
@@ -122,7 +122,7 @@ def test_any_item_in_any_cut_reads_back(
         assert same_bits(read[(("k", name), ("i", 0))], array)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_pooled_leaves_read_back(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -303,7 +303,7 @@ def test_layouts_that_do_not_fit_are_refused(tmp_path: Path, shards: list[Shard]
         reference.read_item(tmp_path)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data(), chunk=chunks(max_words=600))
 def test_a_stripe_without_its_end_gives_the_frames_that_are_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, chunk: tuple[Dtype, np.ndarray]

@@ -5,13 +5,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orbax_gds import _native
 from orbax_gds.codecs import CODECS, Codec
 from orbax_gds.dtypes import DTYPES, Dtype
 from orbax_gds.errors import Corrupt, Unsupported
 from orbax_gds.testing import strategies
-
-_FRAME_HEADER_BYTES = 32
 
 # One class's tests run once for each codec that subclasses it.
 _settings = settings(
@@ -70,9 +67,10 @@ class CodecConformance:
 
     @_settings
     @given(data=st.data())
-    def test_a_payload_stays_within_its_bound(self, data: st.DataObject) -> None:
+    def test_a_payload_is_hardly_longer_than_its_words(self, data: st.DataObject) -> None:
         dtype, words = self._chunk(data, 20_000)
-        bound = _native.max_frame_bytes(words.size, dtype.id) - _FRAME_HEADER_BYTES
+        # Chosen: a bit a word and a few headers, so that trying a codec needs little more room.
+        bound = -(-words.size * (dtype.bits + 1) // 8) + 64 * (1 + words.size // 8192)
         assert len(self.codec.encode(words, dtype)) <= bound
 
     @_settings
