@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from orbax_gds._version import __version__
 from orbax_gds.errors import Corrupt, OgdsError
@@ -91,7 +91,7 @@ def inspect_command(path: FilePath, as_json: bool) -> None:
 def verify_command(path: FilePath, as_json: bool) -> None:
     """Read and decode every byte of an item; list all that is wrong."""
     item = find_item(path)
-    with _progress(f"Verifying {item.name}") as progress:
+    with _progress(_shown(f"Verifying {item.name}")) as progress:
         problems = verify(item, progress=progress)
     if as_json:
         rows = [{**msgspec.to_builtins(p), "where": p.where} for p in problems]
@@ -100,7 +100,8 @@ def verify_command(path: FilePath, as_json: bool) -> None:
         for problem in problems:
             click.echo(_shown(f"{problem.where}: {problem.what}"))
     if problems:
-        click.echo(f"{item}: {len(problems)} problems. Restore another step or a copy.", err=True)
+        counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        click.echo(f"{item}: {counted}. Restore another step or a copy of this one.", err=True)
         sys.exit(PROBLEMS)
     click.echo(f"{item}: every byte is as it was written.", err=True)
 
@@ -146,7 +147,12 @@ def size_text(n_bytes: int) -> str:
 def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr that only a terminal sees."""
     console = Console(stderr=True)
-    columns = (label, BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeRemainingColumn(),
+    )
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:

@@ -140,7 +140,13 @@ def test_verify_of_a_damaged_item_lists_problems_and_exits_with_1(damaged):
     done = run("verify", damaged)
     assert done.exit_code == 1
     assert done.stdout.startswith("p00000.ogds, byte 4096, chunk 0, leaf 'w': ")
-    assert "1 problem" in done.stderr
+    assert "1 problem." in done.stderr
+
+
+def test_item_names_are_no_markup(tmp_path):
+    ogds.save(tmp_path / "[red]{x}[/]", {"w": np.ones(2)})
+    for command in ("ls", "inspect", "verify"):
+        assert run(command, tmp_path / "[red]{x}[/]").exit_code == 0
 
 
 def test_verify_as_json(damaged, root):

@@ -10,7 +10,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from orbax_gds.drivers import open_driver, posix, sync_directory
+from orbax_gds.drivers import open_driver, posix
 from orbax_gds.drivers.memory import MemoryDriver
 from orbax_gds.drivers.posix import PosixDriver
 from orbax_gds.errors import IoError, NotFound, Unsupported
@@ -273,16 +273,6 @@ def test_failed_sync_is_never_tried_again(monkeypatch, tmp_path):
 def test_missing_directory_is_not_found(tmp_path):
     with pytest.raises(NotFound, match="missing/f"):
         open_driver("buffered", tmp_path).open(tmp_path / "missing" / "f", "w")
-
-
-def test_directory_sync_reaches_the_directory_and_reports_failure(monkeypatch, tmp_path):
-    with faulty_system(Fault(None)) as fault:
-        sync_directory(tmp_path)
-    assert fault.operations == [f"open {tmp_path}", f"fsync {tmp_path}"]
-    monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(errno.EIO, "bad")))
-    with pytest.raises(IoError, match="Cannot sync the directory") as info:
-        sync_directory(tmp_path)
-    assert info.value.errno == errno.EIO
 
 
 def test_unaligned_direct_write_is_a_bug(accepts_direct, tmp_path):

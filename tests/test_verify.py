@@ -268,7 +268,7 @@ def test_check_survives_any_bytes_in_a_stripe(item, opened):
     rng = np.random.default_rng(3)
     spec = opened.manifest.stripes[0]
     original = (item / STRIPE).read_bytes()
-    for _ in range(30):
+    for _ in range(15):
         data = bytearray(original)
         begin = int(rng.integers(len(data)))
         noise = rng.integers(0, 256, int(rng.integers(1, 3000)), np.uint8).tobytes()

@@ -212,23 +212,6 @@ class PosixFile(File):
         return IoError(err.errno, f"Cannot {action}, {_text(err)}. {remedy}", self._path)
 
 
-def sync_directory(path: str | os.PathLike[str]) -> None:
-    """Make the entries of a directory durable: files created, renamed or removed in it.
-
-    Raises:
-        IoError: The system refused; the entries may be lost in a power failure.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as err:
-        message = f"Cannot sync the directory, {_text(err)}. Its newest entries may be lost"
-        raise IoError(err.errno, message, os.fspath(path)) from err
-
-
 def _preadv(descriptor: int, view: memoryview, offset: int) -> int:
     return os.preadv(descriptor, [view], offset)
 
