@@ -3,10 +3,11 @@
 It needs neither the native core nor jax nor Orbax, reads one frame after the other and is slow.
 
 Example:
-    >>> from orbax_gds.codecs import reference
-    >>> frame = reference.encode_frame(np.arange(5, dtype=np.uint8), dtype_by_name("uint8"))
-    >>> reference.decode_frame(frame)[1]
-    array([0, 1, 2, 3, 4], dtype=uint8)
+    >>> words = np.arange(5, dtype=np.uint8)
+    >>> frame = encode_frame(words, dtype_by_name("uint8"), chunk=3)
+    >>> header, decoded = decode_frame(frame)
+    >>> header.chunk, decoded.tolist()
+    (3, [0, 1, 2, 3, 4])
 """
 
 import json
