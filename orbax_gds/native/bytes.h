@@ -44,16 +44,12 @@ static inline void store_u64le(uint8_t* at, uint64_t value) noexcept {
 // The first `bytes` (0 to 8) bytes as an integer; the bytes after them are not touched.
 static inline uint64_t load_partial_u64le(const uint8_t* at, size_t bytes) noexcept {
     uint64_t value = 0;
-    for (size_t i = 0; i < bytes; ++i) {
-        value |= static_cast<uint64_t>(at[i]) << (8 * i);
-    }
+    __builtin_memcpy(&value, at, bytes);
     return value;
 }
 
 static inline void store_partial_u64le(uint8_t* at, size_t bytes, uint64_t value) noexcept {
-    for (size_t i = 0; i < bytes; ++i) {
-        at[i] = static_cast<uint8_t>(value >> (8 * i));
-    }
+    __builtin_memcpy(at, &value, bytes);
 }
 
 static inline size_t ceil_div(size_t a, size_t b) noexcept { return (a + b - 1) / b; }

@@ -20,8 +20,8 @@ constexpr uint32_t x_to_the(uint32_t n) {
 // of two reflected factors is one bit short of 64, and the instruction multiplies by x^32.
 constexpr uint32_t shift_by(uint32_t n_bytes) { return x_to_the(8 * n_bytes - 33); }
 
-inline __m128i multiply(uint32_t crc, uint32_t factor) noexcept {
-    return _mm_clmulepi64_si128(_mm_cvtsi32_si128(static_cast<int>(crc)),
+inline __m128i multiply(uint64_t crc, uint32_t factor) noexcept {
+    return _mm_clmulepi64_si128(_mm_cvtsi64_si128(static_cast<long long>(crc)),
                                 _mm_cvtsi32_si128(static_cast<int>(factor)), 0);
 }
 
@@ -38,8 +38,7 @@ inline uint64_t run_lanes(uint64_t crc, const uint8_t*& data, size_t& n) noexcep
             second = _mm_crc32_u64(second, load_u64le(data + kLaneBytes + i));
             third = _mm_crc32_u64(third, load_u64le(data + 2 * kLaneBytes + i));
         }
-        const __m128i moved = _mm_xor_si128(multiply(static_cast<uint32_t>(crc), kShiftTwo),
-                                            multiply(static_cast<uint32_t>(second), kShiftOne));
+        const __m128i moved = _mm_xor_si128(multiply(crc, kShiftTwo), multiply(second, kShiftOne));
         crc = third ^ _mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(moved)));
     }
     return crc;
@@ -48,7 +47,7 @@ inline uint64_t run_lanes(uint64_t crc, const uint8_t*& data, size_t& n) noexcep
 }  // namespace
 
 uint32_t crc32c_sse42(const uint8_t* data, size_t n, uint32_t value) noexcept {
-    uint64_t crc = ~value;
+    uint64_t crc = static_cast<uint32_t>(~value);
     crc = run_lanes<1024>(crc, data, n);
     crc = run_lanes<128>(crc, data, n);
     for (; n >= 8; data += 8, n -= 8) {

@@ -127,19 +127,22 @@ inline uint32_t append_escapes(uint64_t which, Vector low, Vector high, uint8_t*
     return n_escapes;
 }
 
+// The tables in registers: the compiler cannot keep them there across stores of bytes.
+struct SplitTables {
+    Vector emax, rank_of_symbol;
+};
+
 // Splits 64 words, of which those in `valid` count.
 template <class Format>
-inline uint32_t split64(const uint8_t* words, uint64_t valid, const LadderTables& tables,
+inline uint32_t split64(const uint8_t* words, uint64_t valid, const SplitTables& tables,
                         uint8_t* s, uint8_t* low, RankPlanes& ranks, uint32_t g, uint8_t* escapes,
                         uint32_t n_escapes) noexcept {
-    const Vector emax = splat(tables.emax);
     const Vector escape = splat(kEscapeSymbol);
-    const Vector rank_of = broadcast16(tables.rank_of_symbol);
-    const Split32 first = split32<Format>(words, s, low, emax);
+    const Split32 first = split32<Format>(words, s, low, tables.emax);
     const Split32 second = split32<Format>(words + 32 * Format::kWordBytes, s + 32,
-                                           low + 32 * Format::kLowBytes, emax);
-    const Vector rank_low = _mm256_shuffle_epi8(rank_of, first.symbols);
-    const Vector rank_high = _mm256_shuffle_epi8(rank_of, second.symbols);
+                                           low + 32 * Format::kLowBytes, tables.emax);
+    const Vector rank_low = _mm256_shuffle_epi8(tables.rank_of_symbol, first.symbols);
+    const Vector rank_high = _mm256_shuffle_epi8(tables.rank_of_symbol, second.symbols);
     ranks.bit[0][g] = bit_plane(rank_low, rank_high, 0);
     ranks.bit[1][g] = bit_plane(rank_low, rank_high, 1);
     ranks.bit[2][g] = bit_plane(rank_low, rank_high, 2);
@@ -155,8 +158,9 @@ inline uint32_t split64(const uint8_t* words, uint64_t valid, const LadderTables
 }
 
 template <class Format>
-uint32_t split(const uint8_t* words, uint32_t m, const LadderTables& tables, uint8_t* planes,
+uint32_t split(const uint8_t* words, uint32_t m, const LadderTables& header, uint8_t* planes,
                RankPlanes& ranks, uint8_t* escapes) noexcept {
+    const SplitTables tables = {splat(header.emax), broadcast16(header.rank_of_symbol)};
     uint8_t* low = planes + m;
     uint32_t n_escapes = 0;
     uint32_t i = 0;
@@ -242,20 +246,22 @@ inline void merge32(Vector exponents, const uint8_t* s_at, const uint8_t* low,
                        {_mm256_unpacklo_epi8(lower, upper), _mm256_unpackhi_epi8(lower, upper)});
 }
 
+struct MergeTables {
+    Vector exponent_of_rank, escape_rank;
+};
+
 // Merges 64 words, of which those in `valid` count.
 template <class Format>
 inline bool merge64(const RankPlanes& ranks, uint32_t g, uint64_t valid,
-                    const LadderTables& tables, const uint8_t* s, const uint8_t* low,
+                    const MergeTables& tables, const uint8_t* s, const uint8_t* low,
                     const uint8_t* escapes, uint32_t n_escapes, uint32_t& n_taken,
                     uint8_t* words) noexcept {
-    const Vector exponent_of = broadcast16(tables.exponent_of_rank);
-    const Vector escape_rank = splat(tables.escape_rank);
     const Vector rank_low = ranks32(ranks, 2 * g);
     const Vector rank_high = ranks32(ranks, 2 * g + 1);
-    Vector low_exponents = _mm256_shuffle_epi8(exponent_of, rank_low);
-    Vector high_exponents = _mm256_shuffle_epi8(exponent_of, rank_high);
-    const Vector is_escape_low = _mm256_cmpeq_epi8(rank_low, escape_rank);
-    const Vector is_escape_high = _mm256_cmpeq_epi8(rank_high, escape_rank);
+    Vector low_exponents = _mm256_shuffle_epi8(tables.exponent_of_rank, rank_low);
+    Vector high_exponents = _mm256_shuffle_epi8(tables.exponent_of_rank, rank_high);
+    const Vector is_escape_low = _mm256_cmpeq_epi8(rank_low, tables.escape_rank);
+    const Vector is_escape_high = _mm256_cmpeq_epi8(rank_high, tables.escape_rank);
     const Vector any = _mm256_or_si256(is_escape_low, is_escape_high);
     if (__builtin_expect(!_mm256_testz_si256(any, any), 0)) {
         alignas(32) uint8_t exponents[64];
@@ -276,8 +282,9 @@ inline bool merge64(const RankPlanes& ranks, uint32_t g, uint64_t valid,
 }
 
 template <class Format>
-bool merge(const RankPlanes& ranks, uint32_t m, const LadderTables& tables, const uint8_t* planes,
+bool merge(const RankPlanes& ranks, uint32_t m, const LadderTables& header, const uint8_t* planes,
            const uint8_t* escapes, uint32_t n_escapes, uint8_t* words) noexcept {
+    const MergeTables tables = {broadcast16(header.exponent_of_rank), splat(header.escape_rank)};
     const uint8_t* low = planes + m;
     uint32_t n_taken = 0;
     uint32_t i = 0;

@@ -61,43 +61,50 @@ static inline Group raised(uint64_t written0, uint64_t written1, const Group& ha
     return v;
 }
 
-// Appends bits to four planes at once; whole words are stored, the rest waits.
+static constexpr size_t kPlaneBytes = sizeof(RankPlanes::bit[0]);
+
+// Appends bits to four planes at once. Between calls up to 7 bits of each plane wait for the rest
+// of their byte; a store of 8 bytes may write zeros past them, which the next store overwrites.
 class PlaneWriter {
 public:
-    explicit PlaneWriter(RankPlanes& planes) noexcept : planes_(planes) {}
+    explicit PlaneWriter(RankPlanes& planes) noexcept
+        : start_(reinterpret_cast<uint8_t*>(&planes)) {}
 
     void append(const Group& v, uint64_t taken) noexcept {
+        const Group bits = {_pext_u64(v.b0, taken), _pext_u64(v.b1, taken),
+                            _pext_u64(v.b2, taken), _pext_u64(v.b3, taken)};
         const auto n = static_cast<uint32_t>(_mm_popcnt_u64(taken));
-        const uint32_t fill = n_bits_ % 64;
-        const uint32_t word = n_bits_ / 64;
-        const bool full = fill + n >= 64;
-        append_plane(planes_.bit[0] + word, waiting_.b0, _pext_u64(v.b0, taken), fill, full);
-        append_plane(planes_.bit[1] + word, waiting_.b1, _pext_u64(v.b1, taken), fill, full);
-        append_plane(planes_.bit[2] + word, waiting_.b2, _pext_u64(v.b2, taken), fill, full);
-        append_plane(planes_.bit[3] + word, waiting_.b3, _pext_u64(v.b3, taken), fill, full);
+        uint8_t* at = start_ + n_bits_ / 8;
+        const uint32_t fill = n_bits_ % 8;
         n_bits_ += n;
+        const Group whole = {waiting_.b0 | bits.b0 << fill, waiting_.b1 | bits.b1 << fill,
+                             waiting_.b2 | bits.b2 << fill, waiting_.b3 | bits.b3 << fill};
+        store_u64le(at, whole.b0);
+        store_u64le(at + kPlaneBytes, whole.b1);
+        store_u64le(at + 2 * kPlaneBytes, whole.b2);
+        store_u64le(at + 3 * kPlaneBytes, whole.b3);
+        if (__builtin_expect(fill + n >= 64, 0)) {
+            waiting_ = {high(bits.b0, fill), high(bits.b1, fill), high(bits.b2, fill),
+                        high(bits.b3, fill)};
+            return;
+        }
+        const uint32_t done = (fill + n) & ~7u;
+        waiting_ = {whole.b0 >> done, whole.b1 >> done, whole.b2 >> done, whole.b3 >> done};
     }
 
     // Stores what waits; returns the number of values.
     uint32_t finish() noexcept {
-        const uint32_t word = n_bits_ / 64;
-        planes_.bit[0][word] = waiting_.b0;
-        planes_.bit[1][word] = waiting_.b1;
-        planes_.bit[2][word] = waiting_.b2;
-        planes_.bit[3][word] = waiting_.b3;
+        append({0, 0, 0, 0}, 0);
         return n_bits_;
     }
 
 private:
-    static void append_plane(uint64_t* at, uint64_t& waiting, uint64_t bits, uint32_t fill,
-                             bool full) noexcept {
-        const uint64_t low = waiting | bits << fill;
-        *at = low;
-        const uint64_t high = (bits >> 1) >> (63 - fill);
-        waiting = full ? high : low;
+    // What a shift to the left by `fill` (0 to 7) pushes out of 64 bits.
+    static uint64_t high(uint64_t bits, uint32_t fill) noexcept {
+        return (bits >> 1) >> (63 - fill);
     }
 
-    RankPlanes& planes_;
+    uint8_t* start_;
     Group waiting_ = {0, 0, 0, 0};
     uint32_t n_bits_ = 0;
 };
@@ -106,7 +113,7 @@ private:
 class PlaneReader {
 public:
     explicit PlaneReader(const RankPlanes& planes) noexcept
-        : at_(reinterpret_cast<const uint8_t*>(planes.bit[0])) {}
+        : at_(reinterpret_cast<const uint8_t*>(&planes)) {}
 
     Group take(uint64_t wanted) noexcept {
         const auto n = static_cast<uint32_t>(_mm_popcnt_u64(wanted));
@@ -120,7 +127,7 @@ public:
 
 private:
     uint64_t bits(uint32_t plane, uint32_t n) const noexcept {
-        const uint8_t* at = at_ + sizeof(RankPlanes::bit[0]) * plane + n_bits_ / 8;
+        const uint8_t* at = at_ + kPlaneBytes * plane + n_bits_ / 8;
         const uint32_t skip = n_bits_ % 8;
         uint64_t value = load_u64le(at) >> skip;
         if (__builtin_expect(n + skip > 64, 0)) {

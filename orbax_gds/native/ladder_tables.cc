@@ -8,9 +8,8 @@
 namespace ogds {
 namespace {
 
-constexpr uint32_t kSampleWords = 32;   // consecutive words: a cache line of bf16, two of fp32
-constexpr uint32_t kWholeBelow = 4096;  // words; smaller chunks are counted whole
-constexpr uint32_t kMinGroups = 128;    // groups of kSampleWords
+constexpr uint32_t kGroupWords = 32;  // consecutive words: a cache line of bf16, two of fp32
+constexpr uint32_t kGroups = 64;      // looked at, about
 
 uint8_t exponent_at(const uint8_t* words, uint32_t i, Split split) noexcept {
     return static_cast<uint8_t>(split == Split::kBf16 ? load_u16le(words + 2 * size_t{i}) >> 7
@@ -90,7 +89,7 @@ uint64_t choose_widths(const uint32_t (&count_of_rank)[16], LadderTables& tables
         left[r] = left[r + 1] + count_of_rank[r];
     }
     // A level costs time and a count; one that saves less than this share is not worth it.
-    const uint64_t level_cost = left[0] / 512 + 1;
+    const uint64_t level_cost = left[0] / 256 + 1;
     Plan plans[kMaxLevels][20];
     for (uint32_t depth = 0; depth < kMaxLevels; ++depth) {  // levels that may follow
         for (uint32_t r = 0; r < 20; ++r) {
@@ -134,19 +133,13 @@ void derive(LadderTables& tables) noexcept {
 void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words,
                       const Dtype& dtype, ExponentCounts& counts) noexcept {
     Histogram histogram;
-    const uint32_t n_blocks = n_blocks_of(n_words);
-    const bool whole = n_words <= kWholeBelow;
-    const uint32_t stride = whole ? 1 : std::clamp(n_blocks / kMinGroups, 1u, 8u);
-    for (uint32_t b = 0; b < n_blocks; b += stride) {
-        if (map != nullptr && block_code(map, b) != BlockCode::kNormal) {
-            continue;
-        }
-        // The place within the block moves on, so that a period of the rows cannot hide columns.
-        const uint32_t skip = whole ? 0 : b / stride % (kBlockWords / kSampleWords) * kSampleWords;
-        const uint32_t first = b * kBlockWords + skip;
-        if (first < n_words) {
-            const uint32_t n = whole ? kBlockWords : kSampleWords;
-            histogram.add(words, first, std::min(n, n_words - first), dtype.split);
+    const uint32_t n_groups = (n_words + kGroupWords - 1) / kGroupWords;
+    const uint32_t stride = std::max(n_groups / kGroups, 1u);
+    for (uint32_t i = 0; i < n_groups / stride; ++i) {
+        // The place within the stride moves on: a period of the rows must not hide columns.
+        const uint32_t first = (i * stride + 7 * i % stride) * kGroupWords;
+        if (map == nullptr || block_code(map, first / kBlockWords) == BlockCode::kNormal) {
+            histogram.add(words, first, std::min(kGroupWords, n_words - first), dtype.split);
         }
     }
     histogram.sum(counts);

@@ -16,7 +16,7 @@ struct ExponentCounts {
     uint32_t total;
 };
 
-// Looks at a fixed sample of the normal words of a chunk: 32 words of every so many blocks.
+// Counts a fixed sample of the normal words of a chunk: about 2,048, spread evenly.
 void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words,
                       const Dtype& dtype, ExponentCounts& counts) noexcept;
 
