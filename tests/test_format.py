@@ -6,11 +6,13 @@ import struct
 from importlib.resources import files
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from golden import example
 from isas import decode_on_every_isa
 
+import orbax_gds
 from orbax_gds import _native, errors, manifest, stripe
 from orbax_gds.codecs import (
     CODECS,
@@ -256,7 +258,10 @@ def test_golden_refusals_are_refused_for_ever(name: str) -> None:
             assert decode_on_every_isa(frame, n_words, word_dtype) is None
 
 
-@pytest.mark.parametrize("path", sorted((GOLDEN / "items").glob("*.json")), ids=lambda p: p.stem)
+ITEMS = sorted((GOLDEN / "items").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", ITEMS, ids=lambda path: path.stem)
 def test_golden_items_are_read_for_ever(path: Path) -> None:
     leaves = reference.read_item(path.with_suffix(""))
     found = {
@@ -268,3 +273,16 @@ def test_golden_items_are_read_for_ever(path: Path) -> None:
         for leaf_path, leaf in leaves.items()
     }
     assert found == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("path", ITEMS, ids=lambda path: path.stem)
+def test_golden_items_restore_bit_for_bit(path: Path) -> None:
+    restored = orbax_gds.restore(path.with_suffix(""))
+    for leaf_path, leaf in reference.read_item(path.with_suffix("")).items():
+        value = restored
+        for _, key in leaf_path:
+            value = value[key]
+        if isinstance(value, np.ndarray | np.generic | jax.Array):
+            words = words_of(np.asarray(value))
+            np.testing.assert_array_equal(words, words_of(leaf), err_msg=str(leaf_path))
+    assert orbax_gds.verify(path.with_suffix("")) == []

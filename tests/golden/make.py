@@ -16,6 +16,7 @@ from pathlib import Path
 import example
 import numpy as np
 
+import orbax_gds
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Ladder, Shard
 from orbax_gds.dtypes import DTYPES, Dtype, dtype_by_name, dtype_of, words_of
@@ -76,9 +77,6 @@ def frames() -> Iterator[tuple[str, bytes, np.ndarray]]:
         reference.encode_frame(zeros, bf16, codec="ladder", block_map=True),
         zeros,
     )
-    few = np.arange(3, dtype=np.uint8)
-    uint8 = dtype_by_name("uint8")
-    yield "lengthened to 4096", reference.encode_frame(few, uint8, align_bytes=4096), few
     long = np.resize(narrow(bf16, 16, 9), 8192 + 5)
     yield "two sub-blocks", reference.encode_frame(long, bf16, codec="ladder"), long
 
@@ -165,16 +163,38 @@ def refused_ladders() -> Iterator[tuple[str, bytes, str]]:
 
 
 def items() -> Iterator[tuple[str, Path]]:
-    """Yield name and directory of the golden items, writing each that is missing."""
-    directory = GOLDEN / "items" / "reference"
-    if not directory.exists():
-        directory.mkdir(parents=True)
-        write_reference_item(directory)
-    yield from ((path.name, path) for path in sorted(directory.parent.iterdir()) if path.is_dir())
+    """Yield name and directory of the golden items, writing each of ours that is missing.
+
+    Any other item can be added by copying its directory to `items/`.
+    """
+    for name, write_item in {"reference": write_reference_item, "saved": write_saved_item}.items():
+        if not (GOLDEN / "items" / name).exists():
+            write_item(GOLDEN / "items" / name)
+    yield from ((path.name, path) for path in sorted((GOLDEN / "items").iterdir()) if path.is_dir())
+
+
+def write_saved_item(directory: Path) -> None:
+    """Save a tree with every dtype and every type of leaf by the package itself."""
+    tree: dict[str, object] = {
+        dtype.name: words_as(dtype, (3, 5) if dtype.id % 3 else ()) for dtype in DTYPES
+    }
+    tree |= {"int": 2**70, "float": -0.0, "complex": 1j, "bool": True, "str": "é", "bytes": b"\0"}
+    tree |= {"none": None, "dict": {}, "list": [[], ()], "empty": np.zeros((0, 2), np.float32)}
+    bf16 = dtype_by_name("bfloat16")
+    tree["matrix"] = bf16.elements(narrow(bf16, 40 * 50, 31), (40, 50))
+    orbax_gds.save(directory, tree)
+
+
+def words_as(dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Return elements of this shape with arbitrary bits, those of a bool 0 or 1."""
+    n_words = int(np.prod(shape)) * dtype.words_per_element
+    words = noise(dtype, n_words, 41) & (1 if dtype.name == "bool" else ~dtype.word_dtype.type(0))
+    return dtype.elements(words, shape)
 
 
 def write_reference_item(directory: Path) -> None:
     """Write an item of two stripes: a leaf in both, a grid, a pool, a complex 0-d leaf."""
+    directory.mkdir(parents=True)
     leaves, stripes = [], [([], []), ([], [])]
 
     def leaf(name: str, array: np.ndarray) -> int:
