@@ -99,7 +99,6 @@ def prepare(
     *,
     options: Options | None = None,
     custom_metadata: Any = None,
-    pool: BufferPool | None = None,
 ) -> "Prepared":
     """Take a PyTree apart, plan its stripe and take the snapshot: all that must block training.
 
@@ -109,7 +108,6 @@ def prepare(
         tree: as in `save`.
         options: as in `save`.
         custom_metadata: as in `save`.
-        pool: buffers from `make_pool`, to be shared by saves; None makes them for this one.
 
     Raises:
         Unsupported: leaves that cannot be saved; each is named.
@@ -136,7 +134,7 @@ def prepare(
         options=options.as_json(),
         custom_metadata=custom_metadata,
     )
-    return Prepared(manifest, plan, buffers, options, process, pool, watch)
+    return Prepared(manifest, plan, buffers, options, process, watch)
 
 
 def _undescribed(process: int) -> StripeSpec:
@@ -155,19 +153,20 @@ class Prepared:
         buffers: list[np.ndarray],
         options: Options,
         process: int,
-        pool: BufferPool | None,
         watch: Stopwatch,
     ) -> None:
         self.manifest, self.plan, self.options = manifest, plan, options
         self.process, self.watch = process, watch
         self._buffers: list[np.ndarray] = buffers
-        self._pool = pool
 
-    def write(self, directory: str | os.PathLike[str]) -> SaveReport:
+    def write(
+        self, directory: str | os.PathLike[str], *, pool: BufferPool | None = None
+    ) -> SaveReport:
         """Write and seal this process's stripe; on process 0, leave what publication needs.
 
         Args:
             directory: the item's directory, which exists.
+            pool: buffers from `make_pool`, kept for many saves; None makes them for this one.
 
         Returns:
             The report, in the state "synced".
@@ -178,12 +177,12 @@ class Prepared:
         directory = FilePath(directory)
         driver = open_driver(self.options.driver, directory)
         path = directory / stripes.file_name(self.process)
-        with _pool(self._pool, self.options) as pool, driver.open(path, "w") as file:
-            writer = _StripeWriter(self, file, pool)
+        with _lent(pool, self.options) as buffers, driver.open(path, "w") as file:
+            writer = _StripeWriter(self, file, buffers)
             writer.write()
+            self._buffers = []  # the views go, so that donation is in place again
             with self.watch.time("sync"):
                 file.sync(writer.file_bytes)
-        self._buffers = []  # the views go, so that donation is in place again
         with self.watch.time("sync"):
             if self.process == 0:
                 metadata = sidecar.encode(self.manifest)
@@ -218,7 +217,7 @@ class Prepared:
 
 
 @contextmanager
-def _pool(shared: BufferPool | None, options: Options) -> Iterator[BufferPool]:
+def _lent(shared: BufferPool | None, options: Options) -> Iterator[BufferPool]:
     if shared is not None:
         yield shared
         return

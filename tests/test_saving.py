@@ -152,7 +152,7 @@ def test_a_pool_serves_many_saves(tmp_path):
     options = ogds.Options()
     with saving.make_pool(options) as pool:
         for number in range(3):
-            saving.prepare(large_tree(), options=options, pool=pool).write(tmp_path)
+            saving.prepare(large_tree(), options=options).write(tmp_path, pool=pool)
             commit.publish(tmp_path)
             assert_same(ogds.restore(tmp_path), large_tree())
             (tmp_path / "manifest.json").unlink()
