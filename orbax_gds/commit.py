@@ -39,10 +39,15 @@ def sync_directory(path: FilePath) -> None:
 
 def write_synced(path: FilePath, data: bytes) -> None:
     """Write a small file and make its content, though not yet its name, durable."""
-    with io_context(path, "write"), path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    with io_context(path, "write"):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def read_manifest(directory: FilePath) -> manifests.Manifest:

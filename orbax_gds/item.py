@@ -20,7 +20,6 @@ from orbax_gds.manifest import Manifest, StripeSpec, crc_text, path_text
 from orbax_gds.options import Options
 from orbax_gds.plan import ShardBox, StoredShard
 from orbax_gds.read_plan import (
-    READ_BYTES,
     ChunkTable,
     Read,
     check_coverage,
@@ -29,8 +28,6 @@ from orbax_gds.read_plan import (
     read_segments,
 )
 from orbax_gds.staging import BufferPool, aligned_empty
-
-_POOL_BYTES = READ_BYTES + 2 * stripes.PAGE_BYTES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -206,7 +203,8 @@ class Item:
         n_threads = min(self.options.n_workers, len(queue))
         if not n_threads:
             return
-        with BufferPool(_POOL_BYTES, n_threads) as pool:
+        longest = max(read.n_bytes for _, read in queue) + 2 * stripes.PAGE_BYTES
+        with BufferPool(longest, n_threads) as pool:
             _Readers(self, queue, wants, buffers, pool).run(n_threads)
 
 
@@ -253,20 +251,10 @@ class _Readers:
         begin = read.offset - read.offset % stripes.PAGE_BYTES
         file_bytes = int(stripe.records["offset"][-1] + stripe.records["frame_bytes"][-1])
         end = min(stripes.align(read.offset + read.n_bytes, stripes.PAGE_BYTES), file_bytes)
-        with self._memory(end - begin) as memory:
+        with self.pool.acquire() as buffer:
+            memory = buffer.memory[: end - begin]
             stripe.file.read(begin, memory)
             self._decode(stripe, read, memory, begin)
-
-    @contextlib.contextmanager
-    def _memory(self, n_bytes: int):
-        if n_bytes > _POOL_BYTES:  # one large chunk
-            yield aligned_empty(n_bytes)
-            return
-        buffer = self.pool.acquire()
-        try:
-            yield buffer.memory[:n_bytes]
-        finally:
-            buffer.release()
 
     def _decode(self, stripe: Stripe, read: Read, memory: np.ndarray, begin: int) -> None:
         segments, counts = read_segments(read, stripe.shards, self.wants, self.item.dtypes)
