@@ -42,7 +42,7 @@ class SaveReport:
         bytes_in: bytes of the words this process stored.
         bytes_out: bytes of its stripe.
         codecs: bytes of frames per codec.
-        driver: the path that really carried the bytes: "direct", "buffered" or "memory".
+        driver: the path that really carried the bytes: "direct" or "buffered".
         driver_reason: why not the preferred one; None if it was.
         seconds: per stage: "plan" and "snapshot" blocked training; "encode" and "write" are
             summed over threads; "sync", and "commit" where this call published.

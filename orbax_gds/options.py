@@ -9,7 +9,7 @@ from typing import Any, Literal
 from orbax_gds.errors import Unsupported
 
 Codec = Literal["auto", "off"]
-Driver = Literal["auto", "direct", "buffered", "memory"]
+Driver = Literal["auto", "direct", "buffered"]
 
 MAX_CHUNK_BYTES = 64 << 20  # chosen: a chunk is coded in one call and read whole
 ENVIRONMENT_PREFIX = "ORBAX_GDS_"
@@ -53,7 +53,7 @@ class Options:
     Attributes:
         codec: "auto" codes each chunk by its content, "off" stores the words as they are.
         driver: "auto" writes directly to the device where the file system allows and through the
-            page cache elsewhere; "direct" or "buffered" insists; "memory" is for tests.
+            page cache elsewhere; "direct" or "buffered" insists.
         chunk_bytes: upper bound of a chunk before coding, 4 KiB to 64 MiB.
         staging_bytes: bound of the host memory that a save holds in buffers on the way to disk.
         workers: threads that code and write; None takes the number of processors, at most 4.
@@ -76,7 +76,7 @@ class Options:
         for name in ("chunk_bytes", "staging_bytes"):
             object.__setattr__(self, name, parse_size(getattr(self, name)))
         _check("codec", self.codec, self.codec in ("auto", "off"), "'auto' or 'off'")
-        known = ("auto", "direct", "buffered", "memory")
+        known = ("auto", "direct", "buffered")
         _check("driver", self.driver, self.driver in known, f"one of {known}")
         in_range = 4096 <= int(self.chunk_bytes) <= MAX_CHUNK_BYTES
         _check("chunk_bytes", self.chunk_bytes, in_range, "4 KiB to 64 MiB")

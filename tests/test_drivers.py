@@ -206,11 +206,6 @@ def test_asking_for_buffered_needs_no_reason(tmp_path):
         assert (file.carried, file.reason) == ("buffered", None)
 
 
-def test_memory_cannot_hold_an_item(tmp_path):
-    with pytest.raises(Unsupported, match="cannot be published from memory"):
-        open_driver("memory", tmp_path)
-
-
 def test_unknown_driver_is_refused_by_name(tmp_path):
     with pytest.raises(Unsupported, match="no driver 'floppy'"):
         open_driver("floppy", tmp_path)

@@ -2,7 +2,6 @@
 
 import os
 
-from orbax_gds.drivers.memory import MemoryDriver
 from orbax_gds.drivers.posix import PosixDriver
 from orbax_gds.drivers.protocol import Driver
 from orbax_gds.errors import Unsupported
@@ -30,7 +29,6 @@ def open_driver(name: str, directory: str | os.PathLike[str]) -> Driver:
         "auto": (PosixDriver(direct=True), PosixDriver(direct=False)),
         "direct": (PosixDriver(direct=True, insist=True),),
         "buffered": (PosixDriver(direct=False),),
-        "memory": (MemoryDriver(),),
     }
     if name not in candidates:
         raise Unsupported(f"There is no driver {name!r}. Choose one of {sorted(candidates)}.")
