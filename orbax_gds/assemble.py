@@ -11,6 +11,7 @@ from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt
 from orbax_gds.manifest import path_text
 from orbax_gds.paths import empty_value
+from orbax_gds.shardings import Device
 from orbax_gds.wants import Piece, Want
 
 _PYTHON: Mapping[str, Callable[[Any], Any]] = {
@@ -59,7 +60,7 @@ class _Transfers:
         self._arrays: list[np.ndarray] = []
         self._places: list[Sharding] = []
         self._copied: list[bool] = []
-        self._known: dict[tuple[jax.Device | None, str | None], Sharding] = {}
+        self._known: dict[tuple[Device | None, str | None], Sharding] = {}
 
     def add(self, want: Want, buffers: Sequence[np.ndarray]) -> None:
         """Add the pieces of one leaf."""

@@ -9,20 +9,22 @@ import dataclasses
 import functools
 import heapq
 import math
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from orbax_gds.assemble import assemble
 from orbax_gds.dtypes import dtype_by_name, dtype_of
 from orbax_gds.errors import Unsupported
-from orbax_gds.manifest import LeafSpec, Path, ShardingSpec, path_text
+from orbax_gds.manifest import Key, LeafSpec, Path, ShardingSpec, path_text
 from orbax_gds.paths import is_empty_node, jax_leaves, loose_text, typed_path, unflatten, utf8
 from orbax_gds.plan import Indices, ShardBox
-from orbax_gds.shardings import Box, boxes_by_device, sharding_spec
+from orbax_gds.shardings import Box, Device, boxes_by_device, sharding_spec
 from orbax_gds.targets import Target, flatten_target, target_of
 from orbax_gds.wants import Want, want
 
@@ -40,7 +42,8 @@ __all__ = [
     "want",
 ]
 
-_Reader = Callable[[Any, "_Shardings"], tuple[dict[str, Any], Any]]
+_Read = tuple[LeafSpec, Any]
+_Reader = Callable[[Path, Any, "_Shardings"], _Read]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,16 +89,16 @@ def flatten(tree: Any) -> Flat:
     values: list[Any] = []
     refused: list[str] = []
     readers: dict[type, _Reader] = {}
+    known: dict[Key, Key] = {}
     for keys, value in entries:
         try:
-            path = typed_path(keys)
             kind = type(value)
             reader = readers.get(kind) or readers.setdefault(kind, _reader(value))
-            fields, held = reader(value, shardings)
+            spec, held = reader(typed_path(keys, known), value, shardings)
         except Unsupported as error:
             refused.append(f"{loose_text(keys)!r} {error}")
             continue
-        specs.append(LeafSpec(path=path, **fields))
+        specs.append(spec)
         values.append(held)
     if len({spec.path for spec in specs}) != len(specs):
         refused += _twice(specs)
@@ -120,8 +123,8 @@ def _reader(value: Any) -> _Reader:
     """Return the function that reads leaves of this value's class."""
     if is_empty_node(value):
         return _read_empty
-    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
-        is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+    if isinstance(value, jax.Array) and not isinstance(value, Tracer):
+        is_key = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
         return _read_prng if is_key else _read_array
     for kinds, reader in _READERS:
         if isinstance(value, kinds):
@@ -129,25 +132,26 @@ def _reader(value: Any) -> _Reader:
     return _refuse
 
 
-def _read_empty(value: Any, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+def _read_empty(path: Path, value: Any, _: "_Shardings") -> _Read:
     name = "None" if value is None else type(value).__name__
     plain = value is None or type(value) in (dict, list, tuple)
-    return {"type": name if plain else "node"}, None
+    return LeafSpec(path=path, type=name if plain else "node"), None
 
 
-def _read_array(value: jax.Array, shardings: "_Shardings") -> tuple[dict[str, Any], Any]:
+def _read_array(path: Path, value: jax.Array, shardings: "_Shardings") -> _Read:
     if value.is_deleted():
         raise Unsupported("is a jax.Array that was deleted or donated. Save before donating it.")
-    fields = {
-        "type": "jax.Array",
-        "dtype": _dtype_name(value.dtype),
-        "shape": value.shape,
-        "sharding": shardings.number(value.sharding),
-    }
-    return fields, value
+    spec = LeafSpec(
+        path=path,
+        type="jax.Array",
+        dtype=_dtype_name(value.dtype),
+        shape=value.shape,
+        sharding=shardings.number(value.sharding),
+    )
+    return spec, value
 
 
-def _read_prng(value: jax.Array, shardings: "_Shardings") -> tuple[dict[str, Any], Any]:
+def _read_prng(path: Path, value: jax.Array, shardings: "_Shardings") -> _Read:
     if value.is_deleted():
         raise Unsupported("is a PRNG key that was deleted or donated. Save before donating it.")
     implementation = jax.random.key_impl(value)
@@ -156,45 +160,52 @@ def _read_prng(value: jax.Array, shardings: "_Shardings") -> tuple[dict[str, Any
             f"is a PRNG key of {implementation}, which has no registered name. "
             "Save jax.random.key_data(key)."
         )
-    number = shardings.number(value.sharding)
-    fields, data = _read_array(jax.random.key_data(value), _Shardings())
-    return fields | {"sharding": number, "prng": implementation}, data
+    data = jax.random.key_data(value)
+    spec = LeafSpec(
+        path=path,
+        type="jax.Array",
+        dtype=_dtype_name(data.dtype),
+        shape=data.shape,
+        sharding=shardings.number(value.sharding),
+        prng=implementation,
+    )
+    return spec, data
 
 
-def _read_ndarray(value: np.ndarray, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+def _read_ndarray(path: Path, value: np.ndarray, _: "_Shardings") -> _Read:
     if isinstance(value, np.ma.MaskedArray):
         raise Unsupported("is a masked array. Save its data and its mask as two leaves.")
-    return _described("numpy.ndarray", np.asarray(value))
+    return _described(path, "numpy.ndarray", np.asarray(value))
 
 
-def _read_generic(value: np.generic, _: "_Shardings") -> tuple[dict[str, Any], Any]:
-    return _described("numpy.generic", np.asarray(value))
+def _read_generic(path: Path, value: np.generic, _: "_Shardings") -> _Read:
+    return _described(path, "numpy.generic", np.asarray(value))
 
 
-def _read_int(value: int, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+def _read_int(path: Path, value: int, _: "_Shardings") -> _Read:
     if -(2**63) <= value < 2**63:
-        return _described("int", np.array(int(value), np.int64))
+        return _described(path, "int", np.array(int(value), np.int64))
     n_bytes = (value if value >= 0 else ~value).bit_length() // 8 + 1
-    return _described("int", _bytes_array(value.to_bytes(n_bytes, "little", signed=True)))
+    return _described(path, "int", _bytes_array(value.to_bytes(n_bytes, "little", signed=True)))
 
 
-def _read_scalar(value: Any, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+def _read_scalar(path: Path, value: Any, _: "_Shardings") -> _Read:
     for kind in (bool, float, complex):
         if isinstance(value, kind):
-            return _described(kind.__name__, np.array(value, dtype=kind))
+            return _described(path, kind.__name__, np.array(value, dtype=kind))
     raise AssertionError(f"no scalar: {type(value)}")
 
 
-def _read_text(value: str | bytes, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+def _read_text(path: Path, value: str | bytes, _: "_Shardings") -> _Read:
     if isinstance(value, str):
-        return _described("str", _bytes_array(utf8(str.__str__(value), "text")))
-    return _described("bytes", _bytes_array(bytes(value)))
+        return _described(path, "str", _bytes_array(utf8(str.__str__(value), "text")))
+    return _described(path, "bytes", _bytes_array(bytes(value)))
 
 
-def _refuse(value: Any, _: "_Shardings") -> tuple[dict[str, Any], Any]:
+def _refuse(_path: Path, value: Any, _: "_Shardings") -> NoReturn:
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         raise Unsupported("is a tracer. Save outside of jit and other transformations.")
     if isinstance(value, jax.ShapeDtypeStruct):
         raise Unsupported("is a jax.ShapeDtypeStruct, which has no values. Save the array itself.")
@@ -212,7 +223,7 @@ def _refuse(value: Any, _: "_Shardings") -> tuple[dict[str, Any], Any]:
 # The first match counts: np.float64 is a float too, np.str_ a str and a NumPy scalar, bool an int.
 _READERS: Sequence[tuple[Any, _Reader]] = (
     ((str, bytes), _read_text),
-    (jax.core.Tracer, _refuse),
+    (Tracer, _refuse),
     (np.ndarray, _read_ndarray),
     (np.generic, _read_generic),
     (bool, _read_scalar),
@@ -221,8 +232,9 @@ _READERS: Sequence[tuple[Any, _Reader]] = (
 )
 
 
-def _described(kind: str, array: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
-    return {"type": kind, "dtype": _dtype_name(array.dtype), "shape": array.shape}, array
+def _described(path: Path, kind: str, array: np.ndarray) -> _Read:
+    dtype = _dtype_name(array.dtype)
+    return LeafSpec(path=path, type=kind, dtype=dtype, shape=array.shape), array
 
 
 def _bytes_array(data: bytes) -> np.ndarray:
@@ -325,43 +337,42 @@ def snapshot(flat: Flat, shards: Sequence[ShardBox]) -> list[np.ndarray]:
         uint8[n] for each shard: its words in C order. Read-only where it is a view.
     """
     arrays: list[Any] = []
-    pieces: dict[Any, jax.Array] = {}
+    far: list[int] = []  # positions of the arrays on accelerators
+    pieces: dict[Box, jax.Array] = {}
     leaf = -1
+    spread, cut = functools.cache(_spread), functools.cache(boxes_by_device)
     for shard in shards:
-        value = flat.values[shard.leaf]
-        if flat.specs[shard.leaf].sharding is None:
-            copied = flat.specs[shard.leaf].type == "numpy.ndarray"
-            arrays.append(_little_endian(value, copy=copied))
-        elif len(value.sharding.device_set) == 1:
-            arrays.append(value)
+        spec, value = flat.specs[shard.leaf], flat.values[shard.leaf]
+        if spec.sharding is None:
+            value = _little_endian(value, copy=spec.type == "numpy.ndarray")
         else:
-            if shard.leaf != leaf:
-                leaf, pieces = shard.leaf, _local_pieces(value)
-            arrays.append(pieces[shard.start, shard.extent])
-    return [_words(np.asarray(array)) for array in _on_host(arrays)]
+            is_spread, is_far = spread(value.sharding)
+            if is_far:
+                far.append(len(arrays))
+            if is_spread:
+                if shard.leaf != leaf:
+                    leaf = shard.leaf
+                    pieces = _local_pieces(value, cut(value.sharding, value.shape))
+                value = pieces[shard.start, shard.extent]
+        arrays.append(value)
+    for number, copy in zip(far, pinned_copies([arrays[n] for n in far]), strict=True):
+        arrays[number] = copy
+    return [_words(np.asarray(array)) for array in arrays]
 
 
-def _local_pieces(value: jax.Array) -> dict[Box, jax.Array]:
-    boxes = boxes_by_device(value.sharding, value.shape)
+def _spread(sharding: Sharding) -> tuple[bool, bool]:
+    """Return whether there are several devices, and whether they are not CPUs."""
+    devices = sharding.device_set
+    return len(devices) > 1, next(iter(devices)).platform != "cpu"
+
+
+def _local_pieces(value: jax.Array, boxes: Mapping[Device, Box]) -> dict[Box, jax.Array]:
     pieces = {}
     for number in range(len(value.sharding.addressable_devices)):
         piece = value.addressable_data(number)
         (device,) = piece.devices()
         pieces[boxes[device]] = piece
     return pieces
-
-
-def _on_host(arrays: list[Any]) -> list[Any]:
-    """Replace arrays on accelerators by copies in pinned host memory."""
-    far = [
-        number
-        for number, array in enumerate(arrays)
-        if isinstance(array, jax.Array) and next(iter(array.devices())).platform != "cpu"
-    ]
-    if far:
-        for number, copy in zip(far, pinned_copies([arrays[n] for n in far]), strict=True):
-            arrays[number] = copy
-    return arrays
 
 
 def pinned_copies(arrays: list[jax.Array]) -> list[jax.Array]:

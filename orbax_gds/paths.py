@@ -41,13 +41,17 @@ def jax_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[
         ) from error
 
 
-def typed_path(keys: Iterable[Any]) -> Path:
+def typed_path(keys: Iterable[Any], known: dict[Key, Key]) -> Path:
     """Return a jax key path as typed keys. FORMAT §3.1.
+
+    Args:
+        keys: from jax.
+        known: keys met before; pass one dict for a whole tree, so that equal keys are one object.
 
     Raises:
         Unsupported: a key is neither text nor an integer, or cannot be written as JSON.
     """
-    return tuple(map(_typed_key, keys))
+    return tuple([known.setdefault(key, key) for key in map(_typed_key, keys)])
 
 
 def loose_text(keys: Iterable[Any]) -> str:

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
@@ -11,6 +11,8 @@ from orbax_gds.errors import Corrupt, Unsupported
 from orbax_gds.manifest import ShardingSpec
 from orbax_gds.plan import Indices
 
+Device = Any
+"""A jax.Device, which type checkers do not know as a type."""
 Box = tuple[Indices, Indices]
 """Start and extent of a box, in elements."""
 
@@ -30,6 +32,7 @@ def sharding_spec(sharding: Sharding) -> ShardingSpec:
     if getattr(sharding.spec, "unreduced", None):
         raise Unsupported("holds unreduced partial sums. Reduce it first (jax.sharding.reshard).")
     mesh = sharding.mesh
+    devices = np.asarray(mesh.devices)
     parts = tuple(
         names if names is None else (names,) if isinstance(names, str) else names
         for names in sharding.spec
@@ -39,8 +42,8 @@ def sharding_spec(sharding: Sharding) -> ShardingSpec:
         return ShardingSpec(type="other", memory_kind=kind)
     return ShardingSpec(
         type="NamedSharding",
-        axes=tuple(zip(mesh.axis_names, mesh.devices.shape, strict=True)),
-        devices=tuple(device.id for device in mesh.devices.flat),
+        axes=tuple(zip(mesh.axis_names, devices.shape, strict=True)),
+        devices=tuple(device.id for device in devices.flat),
         spec=parts,
         memory_kind=kind,
     )
@@ -53,7 +56,7 @@ def _unusual_memory_kind(sharding: Sharding) -> str | None:
     return sharding.memory_kind
 
 
-def boxes_by_device(sharding: Sharding, shape: Indices) -> dict[jax.Device, Box]:
+def boxes_by_device(sharding: Sharding, shape: Indices) -> dict[Device, Box]:
     """Return the box of an array of that shape that lies on each device of the sharding."""
     boxes = {}
     for device, slices in sharding.devices_indices_map(shape).items():
@@ -65,7 +68,7 @@ def boxes_by_device(sharding: Sharding, shape: Indices) -> dict[jax.Device, Box]
     return boxes
 
 
-def sharding_of(spec: ShardingSpec, devices: Mapping[int, jax.Device]) -> Sharding | None:
+def sharding_of(spec: ShardingSpec, devices: Mapping[int, Device]) -> Sharding | None:
     """Rebuild a saved sharding on the devices of this run.
 
     A memory kind that the devices do not have is left out.
@@ -97,5 +100,5 @@ def sharding_of(spec: ShardingSpec, devices: Mapping[int, jax.Device]) -> Shardi
         raise Corrupt(f"The manifest describes the impossible sharding {spec}: {error}") from error
 
 
-def _known(kind: str | None, device: jax.Device) -> str | None:
+def _known(kind: str | None, device: Device) -> str | None:
     return kind if kind in {memory.kind for memory in device.addressable_memories()} else None

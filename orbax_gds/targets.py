@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from orbax_gds.errors import Unsupported
-from orbax_gds.manifest import Path
+from orbax_gds.manifest import Key, Path
 from orbax_gds.paths import jax_leaves, loose_text, typed_path
 from orbax_gds.plan import Indices
 
@@ -26,7 +27,7 @@ _NAMES: Mapping[type, str] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """What a caller wants of one leaf; a field that is None is taken as it was saved.
 
@@ -94,7 +95,7 @@ def _target_of_array(value: Any) -> Target:
     if isinstance(value, np.ndarray | np.generic):
         kind = "numpy.ndarray" if isinstance(value, np.ndarray) else "numpy.generic"
         return Target(type=kind, shape=shape, dtype=value.dtype)
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         name = prng_implementation(value.dtype)
         return Target(type="jax.Array", shape=shape, prng=name, sharding=sharding)
     return Target(type="jax.Array", shape=shape, dtype=value.dtype, sharding=sharding)
@@ -126,9 +127,10 @@ def flatten_target(abstract: Any) -> tuple[list[tuple[Path, Any]], Any]:
     """
     asked: list[tuple[Path, Any]] = []
     refused: list[str] = []
+    known: dict[Key, Key] = {}
     for keys, value in jax_leaves(abstract):
         try:
-            asked.append((typed_path(keys), ... if value is ... else target_of(value)))
+            asked.append((typed_path(keys, known), ... if value is ... else target_of(value)))
         except Unsupported as error:
             refused.append(f"{loose_text(keys)!r} {error}")
     if refused:

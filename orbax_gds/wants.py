@@ -14,7 +14,7 @@ from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Mismatch, Unsupported
 from orbax_gds.manifest import LeafSpec, ShardingSpec, path_text
 from orbax_gds.plan import Indices
-from orbax_gds.shardings import Box, boxes_by_device, sharding_of
+from orbax_gds.shardings import Box, Device, boxes_by_device, sharding_of
 from orbax_gds.targets import Target
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Piece:
         extent: extent of the piece; where it exceeds that of the box, zeros are added at the ends.
     """
 
-    device: jax.Device | None
+    device: Device | None
     box: int | None
     extent: Indices
 
