@@ -19,9 +19,9 @@ SDIST_FILES = {
     "README.md",
     "pyproject.toml",
 }
-SDIST_FOLDERS = ("benchmarks/", "colab/", "orbax_gds/", "tests/")
+SDIST_FOLDERS = ("benchmarks/", "colab/", "docs/", "orbax_gds/", "tests/")
 UNWANTED = re.compile(r"__pycache__|\.py[cod]$|\.so$|\.o$|\.ipynb_checkpoints|/\.|^build/|^dist/")
-WHEEL_WANTED = re.compile(r"orbax_gds/(?!native/).*\.(py|md|typed)|orbax_gds/_native[.\w-]*\.so")
+WHEEL_WANTED = re.compile(r"orbax_gds/(?!native/).*\.(pyi?|md|typed)|orbax_gds/_native[.\w-]*\.so")
 
 
 def check(dist: pathlib.Path, sources: pathlib.Path) -> list[str]:
@@ -43,7 +43,7 @@ def check_sdist(files: dict[str, int], sources: pathlib.Path) -> list[str]:
         belongs = name in SDIST_FILES or name.startswith(SDIST_FOLDERS)
         if not belongs or UNWANTED.search(name):
             problems.append(f"sdist: {name} does not belong")
-    wanted = SDIST_FILES - {"PKG-INFO"} | set(_sources(sources, "orbax_gds", "tests", "colab"))
+    wanted = SDIST_FILES - {"PKG-INFO"} | set(_sources(sources, *SDIST_FOLDERS))
     return problems + [f"sdist: {name} is missing" for name in sorted(wanted - files.keys())]
 
 
