@@ -1,0 +1,1 @@
+"""Benchmarks of orbax_gds beside its peers: `python -m benchmarks.run`."""

@@ -1,0 +1,241 @@
+"""Ways to save a tree of jax arrays and to get it back: ours, Orbax's and other libraries'.
+
+Importing this module imports jax; the packages of the other libraries are imported where used.
+"""
+
+import functools
+import mmap
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+import orbax_gds as ogds
+
+Tree = dict[str, Any]
+
+
+class Method(Protocol):
+    """One library bound to one directory; `tree` is what is saved or a like tree of avals."""
+
+    def start(self, step: int) -> None:
+        """Begin a save of the tree; what the training loop waits for."""
+
+    def finish(self) -> None:
+        """Wait until the library says that the save is done."""
+
+    def restore(self, step: int) -> Mapping[str, Any]:
+        """Return the tree in memory, ready to use."""
+        ...
+
+    def close(self) -> None:
+        """Free what the method holds."""
+
+
+class Managed:
+    """A `CheckpointManager`, asynchronous, with the arguments of one handler."""
+
+    def __init__(
+        self,
+        directory: Path,
+        tree: Tree,
+        *,
+        save_args: Callable[[Tree], ocp.args.CheckpointArgs],
+        restore_args: Callable[[Tree], ocp.args.CheckpointArgs],
+        handler: Callable[[], ocp.CheckpointHandler] | None = None,
+    ) -> None:
+        options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
+        handlers = {} if handler is None else {"item_handlers": handler()}
+        self._manager = ocp.CheckpointManager(directory, options=options, **handlers)
+        self._tree, self._save_args, self._restore_args = tree, save_args, restore_args
+
+    def start(self, step: int) -> None:
+        self._manager.save(step, args=self._save_args(self._tree))
+
+    def finish(self) -> None:
+        self._manager.wait_until_finished()
+
+    def restore(self, step: int) -> Mapping[str, Any]:
+        restored = self._manager.restore(step, args=self._restore_args(abstract(self._tree)))
+        return jax.block_until_ready(restored)
+
+    def close(self) -> None:
+        self._manager.close()
+
+
+class Safetensors:
+    """`safetensors.flax`: one file, written before the call returns, not synced."""
+
+    def __init__(self, directory: Path, tree: Tree) -> None:
+        import safetensors.flax
+
+        self._files, self._directory, self._tree = safetensors.flax, directory, tree
+
+    def start(self, step: int) -> None:
+        target = self._directory / str(step)
+        target.mkdir()
+        # a copy of the dict: save_file replaces the arrays in the one it is given
+        self._files.save_file(dict(self._tree), target / "model.safetensors")
+
+    def finish(self) -> None:
+        """Nothing to wait for."""
+
+    def restore(self, step: int) -> Mapping[str, Any]:
+        restored = self._files.load_file(self._directory / str(step) / "model.safetensors")
+        return jax.block_until_ready(restored)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class TorchDcp:
+    """`torch.distributed.checkpoint` in one process, of tensors that share the arrays' memory."""
+
+    def __init__(self, directory: Path, tree: Tree, *, asynchronous: bool) -> None:
+        import torch
+        import torch.distributed.checkpoint as dcp
+
+        self._torch, self._dcp, self._directory = torch, dcp, directory
+        self._tree = {
+            name: self._tensor(leaf) if isinstance(leaf, jax.Array) else leaf
+            for name, leaf in tree.items()
+        }
+        self._asynchronous, self._pending = asynchronous, None
+
+    def start(self, step: int) -> None:
+        save = self._dcp.async_save if self._asynchronous else self._dcp.save
+        pending = save(self._tree, checkpoint_id=self._directory / str(step))
+        self._pending = pending if self._asynchronous else None
+
+    def finish(self) -> None:
+        if self._pending is not None:
+            self._pending.result()
+
+    def restore(self, step: int) -> Mapping[str, Any]:
+        dtypes = {"bfloat16": self._torch.bfloat16, "float32": self._torch.float32}
+        tensors = {
+            name: self._torch.empty(leaf.shape, dtype=dtypes[leaf.dtype.name])
+            for name, leaf in self._tree.items()
+        }
+        self._dcp.load(tensors, checkpoint_id=self._directory / str(step))
+        return {name: self._words(tensor) for name, tensor in tensors.items()}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _tensor(self, array: Any) -> Any:
+        values = np.asarray(array)
+        if values.dtype.name == "bfloat16":
+            return self._torch.from_numpy(values.view(np.int16)).view(self._torch.bfloat16)
+        return self._torch.from_numpy(values)
+
+    def _words(self, tensor: Any) -> np.ndarray:
+        """View a tensor as NumPy words: bfloat16 has no NumPy type that torch knows."""
+        words = self._torch.int16 if tensor.element_size() == 2 else self._torch.int32
+        return tensor.view(words).numpy()
+
+
+class RawDirect:
+    """The device alone: as many bytes, with O_DIRECT in blocks of 4 MiB, then fsync."""
+
+    BLOCK_BYTES = 4 << 20
+
+    def __init__(self, directory: Path, tree: Tree) -> None:
+        self._directory = directory
+        self._n_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in tree.values())
+        self._block = mmap.mmap(-1, self.BLOCK_BYTES)
+        self._block[:] = np.random.default_rng(0).bytes(self.BLOCK_BYTES)
+
+    def start(self, step: int) -> None:
+        (self._directory / str(step)).mkdir()
+        descriptor = self._open(step, os.O_WRONLY | os.O_CREAT)
+        try:
+            for at in range(0, self._n_bytes, self.BLOCK_BYTES):
+                os.pwrite(descriptor, self._block, at)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def finish(self) -> None:
+        """Nothing to wait for."""
+
+    def restore(self, step: int) -> Mapping[str, Any]:
+        descriptor = self._open(step, os.O_RDONLY)
+        try:
+            for at in range(0, self._n_bytes, self.BLOCK_BYTES):
+                os.preadv(descriptor, [self._block], at)
+        finally:
+            os.close(descriptor)
+        return {}
+
+    def close(self) -> None:
+        self._block.close()
+
+    def _open(self, step: int, flags: int) -> int:
+        return os.open(self._directory / str(step) / "raw", flags | os.O_DIRECT, 0o600)
+
+
+class Memcpy:
+    """Memory alone: one copy of the tree into memory that was touched before."""
+
+    def __init__(self, directory: Path, tree: Tree) -> None:
+        n_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in tree.values())
+        self._source = np.full(n_bytes, 1, np.uint8)
+        self._target = np.full(n_bytes, 2, np.uint8)
+
+    def start(self, step: int) -> None:
+        np.copyto(self._target, self._source)
+
+    def finish(self) -> None:
+        """Nothing to wait for."""
+
+    def restore(self, step: int) -> Mapping[str, Any]:
+        np.copyto(self._source, self._target)
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def abstract(tree: Tree) -> Tree:
+    """Return the avals of a tree, with the shardings of its arrays."""
+    return {
+        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+        for name, leaf in tree.items()
+    }
+
+
+def _restore_args(tree: Tree) -> ocp.args.CheckpointArgs:
+    restore_args = ocp.checkpoint_utils.construct_restore_args(tree)
+    return ocp.args.PyTreeRestore(tree, restore_args=restore_args)
+
+
+METHODS: dict[str, Callable[[Path, Tree], Method]] = {
+    "orbax_gds": functools.partial(
+        Managed, save_args=ogds.args.GdsSave, restore_args=ogds.args.GdsRestore
+    ),
+    "orbax_gds codec off": functools.partial(
+        Managed,
+        save_args=ogds.args.GdsSave,
+        restore_args=ogds.args.GdsRestore,
+        handler=lambda: ogds.GdsCheckpointHandler(ogds.Options(codec="off")),
+    ),
+    "orbax default": functools.partial(
+        Managed, save_args=ocp.args.StandardSave, restore_args=ocp.args.StandardRestore
+    ),
+    "orbax uncompressed": functools.partial(
+        Managed,
+        save_args=ocp.args.PyTreeSave,
+        restore_args=_restore_args,
+        handler=lambda: ocp.PyTreeCheckpointHandler(use_compression=False),
+    ),
+    "safetensors": Safetensors,
+    "torch DCP": functools.partial(TorchDcp, asynchronous=False),
+    "torch DCP async": functools.partial(TorchDcp, asynchronous=True),
+    "raw O_DIRECT write": RawDirect,
+    "memcpy": Memcpy,
+}

@@ -1,0 +1,110 @@
+"""Run a benchmark: `python -m benchmarks.run codec --quick`, from the repository's root.
+
+It measures the installed package, which must be an editable install with the extra [bench].
+The result goes to stdout as Markdown (`--json`: as JSON) and to `.cache/benchmarks/<name>.json`;
+with `--record` to `benchmarks/results/` as well, and `benchmarks/RESULTS.md` is written anew.
+Exit status: 0 when every bar passes, 1 when one fails or could not be measured, 2 for a wrong call.
+"""
+
+import argparse
+import sys
+import types
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from benchmarks import codec, save
+from benchmarks.machine import machine_card
+from benchmarks.progress import say
+from benchmarks.result import RESULTS_DIRECTORY, Result, read_result, write_result
+from benchmarks.table import result_markdown
+
+ROOT = Path(__file__).parents[1]
+SCRATCH_DIRECTORY = ROOT / ".cache" / "benchmarks"
+RESULTS_MARKDOWN = ROOT / "benchmarks" / "RESULTS.md"
+
+# A benchmark is a module with TITLE, TABLES, add_arguments(parser), measure(arguments).
+BENCHMARKS: dict[str, types.ModuleType] = {"codec": codec, "save": save}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    chosen = _parser().parse_args(arguments)
+    if chosen.benchmark == "render":
+        RESULTS_MARKDOWN.write_text(results_markdown(RESULTS_DIRECTORY))
+        return 0
+    chosen.directory.mkdir(parents=True, exist_ok=True)
+    result = run_benchmark(chosen)
+    write_result(result, SCRATCH_DIRECTORY / f"{chosen.benchmark}.json")
+    if chosen.record is not None:
+        suffix = f"-{chosen.record}" if chosen.record else ""
+        write_result(result, RESULTS_DIRECTORY / f"{chosen.benchmark}{suffix}.json")
+        RESULTS_MARKDOWN.write_text(results_markdown(RESULTS_DIRECTORY))
+    print(msgspec.json.encode(result).decode() if chosen.json else _markdown(result))
+    failed = [bar.name for bar in result.bars if bar.verdict != "pass"]
+    for name in failed:
+        say(f"bar not met: {name}")
+    return 1 if failed else 0
+
+
+def run_benchmark(chosen: argparse.Namespace) -> Result:
+    """Measure the chosen benchmark and describe the machine."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    machine = machine_card(chosen.directory)
+    rows, bars, notes = BENCHMARKS[chosen.benchmark].measure(chosen)
+    apart = ("benchmark", "directory", "record", "json", "state", "methods")
+    settings = {name: value for name, value in vars(chosen).items() if name not in apart}
+    return Result(
+        benchmark=chosen.benchmark,
+        started=started,
+        settings=settings,
+        notes=notes,
+        machine=machine,
+        rows=rows,
+        bars=bars,
+    )
+
+
+def results_markdown(directory: Path) -> str:
+    """Write every recorded result of a directory as one Markdown page."""
+    parts = [
+        "# Results\n",
+        "Written by `python -m benchmarks.run render` from the raw samples in `results/`. Rows "
+        "that lose stay; a bar that fails says so. GB/s and GB are 1e9.\n",
+    ]
+    parts += [_markdown(read_result(path)) for path in sorted(directory.glob("*.json"))]
+    return "\n".join(parts)
+
+
+def _markdown(result: Result) -> str:
+    module = BENCHMARKS[result.benchmark]
+    return result_markdown(result, module.TABLES, title=module.TITLE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run")
+    commands = parser.add_subparsers(dest="benchmark", required=True)
+    for name, module in BENCHMARKS.items():
+        command = commands.add_parser(name, help=module.TITLE)
+        module.add_arguments(command)
+        command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+        command.add_argument(
+            "--record",
+            nargs="?",
+            const="",
+            metavar="LABEL",
+            help="keep the result in benchmarks/results, under a label if given",
+        )
+        command.add_argument(
+            "--directory",
+            type=Path,
+            default=SCRATCH_DIRECTORY,
+            help="where the files are written that are measured (.cache/benchmarks)",
+        )
+    commands.add_parser("render", help="write RESULTS.md from the recorded results")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

