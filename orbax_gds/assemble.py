@@ -11,6 +11,7 @@ from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt
 from orbax_gds.manifest import path_text
 from orbax_gds.paths import empty_value
+from orbax_gds.plan import Indices
 from orbax_gds.shardings import Device
 from orbax_gds.wants import Piece, Want
 
@@ -26,8 +27,9 @@ def assemble(wants: Sequence[Want], words: Sequence[Sequence[np.ndarray]]) -> li
     """Make values of decoded words.
 
     On CPUs a jax.Array takes the words' memory as its own where that begins at a multiple of 64
-    bytes: nothing is copied, and nobody may write there afterwards. Further devices that hold the
-    same box get copies.
+    bytes, so that nothing is copied; nobody may write there afterwards. Devices that hold the same
+    box share it. jax never writes to memory that it took from NumPy: where such an array is
+    donated, jax deletes it as usual, and the result gets fresh memory.
 
     Args:
         wants: from `want`.
@@ -54,29 +56,25 @@ def assemble(wants: Sequence[Want], words: Sequence[Sequence[np.ndarray]]) -> li
 
 
 class _Transfers:
-    """The pieces of all jax leaves on their way to the devices, in few dispatches."""
+    """The pieces of all jax leaves on their way to the devices, in one dispatch."""
 
     def __init__(self) -> None:
         self._arrays: list[np.ndarray] = []
         self._places: list[Sharding] = []
-        self._copied: list[bool] = []
-        self._known: dict[tuple[Device | None, str | None], Sharding] = {}
+        self._known: dict[tuple[Device, str | None], Sharding] = {}
 
     def add(self, want: Want, buffers: Sequence[np.ndarray]) -> None:
         """Add the pieces of one leaf."""
-        made: dict[tuple[int | None, tuple[int, ...]], np.ndarray] = {}
+        made: dict[tuple[int | None, Indices], np.ndarray] = {}
         for piece in want.pieces:
             key = piece.box, piece.extent
-            shared = key in made
-            if not shared:
+            if key not in made:
                 made[key] = _elements(want, piece, buffers)
             self._arrays.append(made[key])
             self._places.append(self._place(want, piece))
-            self._copied.append(shared)
 
     def _place(self, want: Want, piece: Piece) -> Sharding:
         assert want.sharding is not None
-        assert piece.device is not None
         if len(want.pieces) == 1 and len(want.sharding.device_set) == 1:
             return want.sharding
         key = piece.device, want.sharding.memory_kind
@@ -86,19 +84,7 @@ class _Transfers:
 
     def run(self) -> list[jax.Array]:
         """Put all pieces on their devices, in the order they were added."""
-        if not any(self._copied):
-            return jax.device_put(self._arrays, self._places, may_alias=True)
-        arrays: list[Any] = [None] * len(self._arrays)
-        for copied in (False, True):
-            numbers = [n for n, c in enumerate(self._copied) if c is copied]
-            put = jax.device_put(
-                [self._arrays[n] for n in numbers],
-                [self._places[n] for n in numbers],
-                may_alias=not copied,
-            )
-            for number, array in zip(numbers, put, strict=True):
-                arrays[number] = array
-        return arrays
+        return jax.device_put(self._arrays, self._places, may_alias=True)
 
 
 def _array(want: Want, pieces: list[jax.Array]) -> jax.Array:

@@ -355,8 +355,9 @@ def snapshot(flat: Flat, shards: Sequence[ShardBox]) -> list[np.ndarray]:
                     pieces = _local_pieces(value, cut(value.sharding, value.shape))
                 value = pieces[shard.start, shard.extent]
         arrays.append(value)
-    for number, copy in zip(far, pinned_copies([arrays[n] for n in far]), strict=True):
-        arrays[number] = copy
+    if far:
+        for number, copy in zip(far, pinned_copies([arrays[n] for n in far]), strict=True):
+            arrays[number] = copy
     return [_words(np.asarray(array)) for array in arrays]
 
 

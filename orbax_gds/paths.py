@@ -1,6 +1,7 @@
 """Typed key paths: from jax's key paths, and back to a tree of plain containers. FORMAT §3.1."""
 
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -126,7 +127,8 @@ def unflatten(specs: Sequence[LeafSpec], values: Sequence[Any]) -> Any:
 
     Mappings and named fields become dicts, whose keys keep their type; sequences and children
     without keys become lists, or dicts where not all of them are there. None and empty containers
-    come back in their places, an empty node of another kind as an empty dict.
+    come back in their places, an empty node of another kind as an empty dict. A dict with both text
+    and integer keys is an OrderedDict, as jax takes no other.
 
     Args:
         specs: the leaves; not all of an item's need be there.
@@ -167,7 +169,9 @@ def _plain(node: Any, path: Path) -> Any:
         numbers = [number for _, number in children]
         if numbers == list(range(len(numbers))):
             return list(children.values())
-    plain = {key: child for (_, key), child in children.items()}
+    mixed = len({type(key) for _, key in children}) > 1
+    plain = OrderedDict() if mixed else {}  # jax sorts a dict's keys, and cannot sort these
+    plain.update((key, child) for (_, key), child in children.items())
     if len(plain) != len(children):
         raise Unsupported(
             f"Node {path_text(path)!r} has keys of different kinds that are equal as dict keys: "

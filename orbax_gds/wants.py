@@ -114,8 +114,6 @@ def want(
         final = sharding
         if not isinstance(sharding, NamedSharding | SingleDeviceSharding):
             sharding = default_sharding()  # others count dimensions, and key data have more
-    elif final is not None and final.sharding is None:
-        final = type(final)(final.layout, sharding)
     boxes, pieces = _placement(spec, shape, sharding, cache)
     return Want(
         leaf=leaf,
