@@ -67,6 +67,7 @@ def restore(
             matched = _match(specs, [p for p, _ in asked], partial, path)
             kept = [i for i, (_, target) in enumerate(asked) if target is not ...]
             chosen, targets = [matched[i] for i in kept], [asked[i][1] for i in kept]
+        cache: dict[Any, Any] = {}
         wants = [
             trees.want(
                 leaf,
@@ -75,6 +76,7 @@ def restore(
                 target,
                 fallback_sharding=fallback_sharding,
                 strict=strict,
+                cache=cache,
             )
             for leaf, target in zip(chosen, targets, strict=True)
             if specs[leaf].has_words
