@@ -49,11 +49,9 @@ void fill_words(uint8_t* words, size_t n_bytes, uint64_t pattern) noexcept {
     store_partial_u64le(words + i, n_bytes - i, pattern);
 }
 
-// Whether the words have no bit set that does not count.
-bool bits_count(const uint8_t* words, size_t n_words, const Dtype& dtype) noexcept {
-    const auto above = static_cast<uint8_t>(~word_mask(dtype));
-    return dtype.container_bytes > 1 || std::none_of(words, words + n_words, [above](uint8_t word) {
-               return (word & above) != 0;
+bool unused_bits_are_zero(const uint8_t* constants, uint32_t n, const Dtype& dtype) noexcept {
+    return dtype.bits >= 8 || std::all_of(constants, constants + n, [&](uint8_t word) {
+               return word >> dtype.bits == 0;
            });
 }
 
@@ -142,8 +140,9 @@ Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
     if (map.constants == nullptr) {
         return Status::kPayloadShort;
     }
-    return bits_count(map.constants, map.counts.n_constant, dtype) ? Status::kOk
-                                                                   : Status::kMapUnusedBits;
+    return unused_bits_are_zero(map.constants, map.counts.n_constant, dtype)
+               ? Status::kOk
+               : Status::kMapConstantBits;
 }
 
 void fill_blocks(const BlockMap& map, uint32_t n_words, const Dtype& dtype,

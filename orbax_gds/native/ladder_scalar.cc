@@ -83,6 +83,7 @@ LevelResult decode_level(uint32_t width, const uint8_t* in, uint32_t n, const Ra
     const uint32_t top = (1u << width) - 1;
     const size_t bitmap_bytes = level_bytes(1, n);
     uint32_t n_taken = 0;
+    bool too_large = false;
     for (uint32_t i = 0; i < n; ++i) {
         uint32_t value = 0;
         for (uint32_t b = 0; b < width; ++b) {
@@ -94,12 +95,13 @@ LevelResult decode_level(uint32_t width, const uint8_t* in, uint32_t n, const Ra
             }
             value += value_at(next, n_taken++);
         }
-        if (value > 15) {
-            return LevelResult::kRankTooLarge;
-        }
-        put_value(values, i, value);
+        too_large = too_large || value > 15;
+        put_value(values, i, value & 15);
     }
-    return n_taken == n_next ? LevelResult::kOk : LevelResult::kCountDiffers;
+    if (n_taken != n_next) {
+        return LevelResult::kCountDiffers;
+    }
+    return too_large ? LevelResult::kRankTooLarge : LevelResult::kOk;
 }
 
 // Finds the exponent of word i and joins it with its s byte to the top 16 bits of the word.

@@ -22,6 +22,7 @@ enum class Status : int {
     kRawUnusedBits,
     kMapReservedCode,
     kMapUnusedBits,
+    kMapConstantBits,
     kLadderDtype,
     kLadderHeader,
     kLadderSymbols,
@@ -52,6 +53,7 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kRawUnusedBits: return "raw: unused bits are not zero";
         case Status::kMapReservedCode: return "block map: reserved code";
         case Status::kMapUnusedBits: return "block map: unused bits are not zero";
+        case Status::kMapConstantBits: return "block map: unused bits of a constant are not zero";
         case Status::kLadderDtype: return "ladder: dtype has no split";
         case Status::kLadderHeader: return "ladder: levels are not possible";
         case Status::kLadderSymbols: return "ladder: symbols are not a permutation";

@@ -1,0 +1,94 @@
+// Runs the fuzz target without libFuzzer: on every file of the corpus, then on a fixed number of
+// mutations of the corpus and of fresh frames. The same inputs in every run.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "check.h"
+#include "samples.h"
+
+using namespace ogds;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace {
+
+constexpr uint32_t kMutationsEach = 250;
+
+void run(const Bytes& input) {
+    const Bytes exact(input);
+    LLVMFuzzerTestOneInput(exact.data(), exact.size());
+}
+
+std::vector<Bytes> corpus(const char* folder) {
+    std::vector<std::filesystem::path> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        paths.push_back(entry.path());
+    }
+    std::sort(paths.begin(), paths.end());
+    std::vector<Bytes> inputs;
+    for (const auto& path : paths) {
+        std::ifstream file(path, std::ios::binary);
+        inputs.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    }
+    return inputs;
+}
+
+std::vector<Bytes> fresh_frames() {
+    std::vector<Bytes> frames;
+    for (uint8_t dtype : {uint8_t{2}, uint8_t{12}, uint8_t{16}, uint8_t{18}, uint8_t{29}}) {
+        for (Look look : {Look::kWeights, Look::kWide, Look::kBlocks}) {
+            for (uint32_t n_words : {40u, 300u, 1500u, 8700u}) {
+                const bool ladder = dtype_of(dtype).split != Split::kNone;
+                const EncodeOptions options = {
+                    ladder ? CodecChoice::kLadder : CodecChoice::kRaw,
+                    look == Look::kBlocks ? MapChoice::kAlways : MapChoice::kNever};
+                frames.push_back(encode(make_words(dtype, n_words, look, 7), dtype, options));
+            }
+        }
+    }
+    return frames;
+}
+
+// Mostly where the structure is: header, map, counts.
+size_t place(Random& random, const Bytes& input) {
+    const auto n = static_cast<uint32_t>(input.size());
+    return random.below(random.below(3) == 0 ? n : std::min(n, 80u));
+}
+
+Bytes mutated(Bytes input, Random& random) {
+    for (uint32_t n = 1 + random.below(4); n > 0 && !input.empty(); --n) {
+        uint8_t& byte = input[place(random, input)];
+        switch (random.below(5)) {
+            case 0: byte = static_cast<uint8_t>(byte ^ 1 << random.below(8)); break;
+            case 1: byte = static_cast<uint8_t>(random.next()); break;
+            case 2: byte = static_cast<uint8_t>(byte + 1 - 2 * random.below(2)); break;
+            case 3: byte = random.below(2) == 0 ? 0 : 255; break;
+            default: input.resize(random.below(static_cast<uint32_t>(input.size()) + 1)); break;
+        }
+    }
+    return input;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    CHECK(argc == 2, "usage: fuzz_regression CORPUS_FOLDER");
+    std::vector<Bytes> inputs = corpus(argv[1]);
+    CHECK(!inputs.empty(), argv[1]);
+    for (const Bytes& input : inputs) {
+        run(input);
+    }
+    for (Bytes& frame : fresh_frames()) {
+        inputs.push_back(std::move(frame));
+    }
+    Random random(1);
+    for (const Bytes& input : inputs) {
+        for (uint32_t i = 0; i < kMutationsEach; ++i) {
+            run(mutated(input, random));
+        }
+    }
+    std::cout << inputs.size() * kMutationsEach << " mutations of " << inputs.size()
+              << " inputs\n";
+}

@@ -1,0 +1,140 @@
+#include "samples.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "bytes.h"
+#include "check.h"
+
+namespace ogds {
+
+uint64_t Random::next() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return state_ * 0x2545F4914F6CDD1Du;
+}
+
+std::vector<uint8_t> all_dtypes() {
+    std::vector<uint8_t> ids;
+    for (int id = 0; id < 256; ++id) {
+        if (dtype_of(static_cast<uint8_t>(id)).bits != 0) {
+            ids.push_back(static_cast<uint8_t>(id));
+        }
+    }
+    return ids;
+}
+
+namespace {
+
+// An exponent e with probability about 2^-(120 - e), and now and then any.
+uint64_t exponent(Random& random, Look look) {
+    switch (look) {
+        case Look::kNarrow: return 118 + random.below(3);
+        case Look::kWide: return random.below(4) == 0 ? random.below(256) : 110 + random.below(12);
+        default: break;
+    }
+    if (random.below(500) == 0) {
+        return random.below(256);
+    }
+    uint64_t e = 120;
+    while (e > 90 && random.below(2) == 0) {
+        --e;
+    }
+    return e;
+}
+
+uint64_t word(Random& random, const Dtype& dtype, Look look) {
+    const uint64_t bits = random.next();
+    if (look == Look::kRandom || dtype.split == Split::kNone) {
+        return bits;
+    }
+    const uint32_t mantissa_bits = dtype.split == Split::kBf16 ? 7 : 23;
+    const uint64_t rest = bits & ~(uint64_t{255} << mantissa_bits);
+    return rest | exponent(random, look) << mantissa_bits;
+}
+
+// One for all calls: what an earlier call left in it must not matter.
+Workspace& workspace() {
+    static const auto instance = std::make_unique<Workspace>();
+    return *instance;
+}
+
+}  // namespace
+
+Bytes make_words(uint8_t id, uint32_t n_words, Look look, uint64_t seed) {
+    const Dtype& dtype = dtype_of(id);
+    Random random(seed + 1000 * id + static_cast<uint64_t>(look));
+    const uint64_t mask = dtype.bits == 64 ? ~uint64_t{0} : (uint64_t{1} << dtype.bits) - 1;
+    Bytes words(size_t{n_words} * dtype.container_bytes);
+    const uint64_t constant = word(random, dtype, Look::kWeights) | 1;
+    uint32_t kind = 0;
+    for (uint32_t i = 0; i < n_words; ++i) {
+        if (i % 256 == 0) {
+            kind = look == Look::kBlocks ? random.below(4) : 3;
+        }
+        uint64_t value = word(random, dtype, look == Look::kBlocks ? Look::kWeights : look);
+        if (look == Look::kZero || kind == 0) {
+            value = 0;
+        } else if (look == Look::kConstant || kind == 1) {
+            value = constant;
+        }
+        value &= mask;
+        std::memcpy(words.data() + size_t{i} * dtype.container_bytes, &value,
+                    dtype.container_bytes);
+    }
+    return words;
+}
+
+std::vector<std::string> isas() {
+    const Kernels* tables[8];
+    const size_t n = available_kernels(tables, 8);
+    std::vector<std::string> names;
+    for (size_t i = 0; i < n; ++i) {
+        names.emplace_back(tables[i]->name);
+    }
+    return names;
+}
+
+Bytes encode(const Bytes& words, uint8_t id, const EncodeOptions& options, uint32_t chunk) {
+    const Dtype& dtype = dtype_of(id);
+    const auto n_words = static_cast<uint32_t>(words.size() / dtype.container_bytes);
+    const bool forced = options.codec == CodecChoice::kLadder ||
+                        options.block_map == MapChoice::kAlways;
+    Bytes out(forced ? max_forced_frame_bytes(n_words, dtype) : max_frame_bytes(n_words, dtype));
+    FrameHeader header;
+    const Status status =
+        encode_frame(words, {chunk, n_words, id}, options, out, workspace(), header);
+    CHECK(status == Status::kOk, status_text(status), int{id}, n_words);
+    out.resize(header.frame_bytes);
+    out.shrink_to_fit();
+    return out;
+}
+
+Decoded decode(const Bytes& frame) {
+    FrameHeader header;
+    const Status status = read_frame_header(frame, header);
+    if (status != Status::kOk) {
+        return {status, {}};
+    }
+    const size_t word_bytes = dtype_of(header.dtype).container_bytes;
+    Decoded decoded = {Status::kOk, Bytes(header.n_words * word_bytes, 0xA5)};
+    decoded.status = decode_frame(frame, header, decoded.words, workspace());
+    const Status checked = decode_frame(frame, header, {}, workspace());
+    CHECK(checked == decoded.status, status_text(checked), status_text(decoded.status));
+    return decoded;
+}
+
+void seal(Bytes& frame) {
+    frame.resize(std::max<size_t>(align_up(frame.size(), kFrameAlignment), kFrameAlignment));
+    frame.shrink_to_fit();
+    std::memcpy(frame.data(), "OGF1", 4);
+    const uint32_t room = static_cast<uint32_t>(frame.size() - kFrameHeaderBytes);
+    store_u32le(frame.data() + 12, std::min(load_u32le(frame.data() + 12), room));
+    store_u32le(frame.data() + 16, static_cast<uint32_t>(frame.size()));
+    store_u32le(frame.data() + 24, crc32c_table(frame.data() + kFrameHeaderBytes, room, 0));
+    store_u32le(frame.data() + 28, crc32c_table(frame.data(), 28, 0));
+}
+
+}  // namespace ogds

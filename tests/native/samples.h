@@ -1,0 +1,64 @@
+// Words to test with, and forms of the core's calls that own exact memory: every array lies alone
+// on the heap, so that the address sanitizer sees each byte read or written beyond it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "frame.h"
+#include "isa.h"
+
+namespace ogds {
+
+using Bytes = std::vector<uint8_t>;
+
+// A small generator with the same numbers everywhere.
+class Random {
+public:
+    explicit Random(uint64_t seed) : state_(seed * 2 + 1) {}
+    uint64_t next();
+    uint32_t below(uint32_t n) { return static_cast<uint32_t>(next() % n); }
+
+private:
+    uint64_t state_;
+};
+
+// Ids of all dtypes of FORMAT section 5.
+std::vector<uint8_t> all_dtypes();
+
+// What the words of a sample look like.
+enum class Look {
+    kRandom,   // every bit
+    kWeights,  // exponents like those of a trained tensor, few outside the window
+    kNarrow,   // three exponents
+    kWide,     // many escapes
+    kZero,
+    kConstant,
+    kBlocks,   // blocks of 256 words, normal, zero and constant ones mixed
+};
+inline constexpr Look kLooks[] = {Look::kRandom, Look::kWeights,  Look::kNarrow, Look::kWide,
+                                  Look::kZero,   Look::kConstant, Look::kBlocks};
+
+// n words; bits that do not count are 0.
+Bytes make_words(uint8_t dtype, uint32_t n_words, Look look, uint64_t seed);
+
+// Names of all kernels that this machine can run.
+std::vector<std::string> isas();
+
+// Codes in a buffer of exactly the size that is promised to be enough.
+Bytes encode(const Bytes& words, uint8_t dtype, const EncodeOptions& options = {},
+             uint32_t chunk = 0);
+
+struct Decoded {
+    Status status;
+    Bytes words;
+};
+
+// Decodes from and into exact memory.
+Decoded decode(const Bytes& frame);
+
+// Corrects magic, lengths and both CRCs, so that what is behind them is reached.
+void seal(Bytes& frame);
+
+}  // namespace ogds

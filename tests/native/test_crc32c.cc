@@ -1,0 +1,56 @@
+// CRC32C: every version is the bit-by-bit definition, for any length, start and split.
+#include <cstring>
+
+#include "check.h"
+#include "samples.h"
+
+using namespace ogds;
+
+namespace {
+
+uint32_t by_definition(const uint8_t* data, size_t n) {
+    uint32_t crc = 0xFFFFFFFF;
+    for (size_t i = 0; i < n; ++i) {
+        crc ^= data[i];
+        for (int bit = 0; bit < 8; ++bit) {
+            crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82F63B78u : 0);
+        }
+    }
+    return ~crc;
+}
+
+Bytes random_bytes(size_t n) {
+    Random random(n);
+    Bytes bytes(n);
+    for (uint8_t& byte : bytes) {
+        byte = static_cast<uint8_t>(random.next());
+    }
+    return bytes;
+}
+
+void equals_the_definition(size_t n) {
+    const Bytes bytes = random_bytes(n);
+    const uint32_t expected = by_definition(bytes.data(), n);
+    const uint32_t whole = kernels().crc32c(bytes.data(), n, 0);
+    CHECK(whole == expected, kernels().name, n);
+    const size_t cut = n / 3;
+    const uint32_t first = kernels().crc32c(bytes.data(), cut, 0);
+    CHECK(kernels().crc32c(bytes.data() + cut, n - cut, first) == expected, kernels().name, n);
+}
+
+}  // namespace
+
+int main() {
+    for (const std::string& isa : isas()) {
+        CHECK(use_kernels(isa.c_str()), isa);
+        const auto* digits = reinterpret_cast<const uint8_t*>("123456789");
+        CHECK(kernels().crc32c(digits, 9, 0) == 0xE3069283, isa);  // RFC 3720
+        for (size_t n = 0; n <= 1200; ++n) {
+            equals_the_definition(n);
+        }
+        for (size_t n : {3071, 3072, 3073, 3456, 6144, 10000, 65537}) {
+            equals_the_definition(n);
+        }
+    }
+    CHECK(!use_kernels("no such kernels"));
+}

@@ -1,0 +1,147 @@
+// Frames: what was coded comes back, every kernel writes the same, and damage is refused.
+#include <algorithm>
+
+#include "bytes.h"
+#include "check.h"
+#include "samples.h"
+
+using namespace ogds;
+
+namespace {
+
+const uint32_t kFewLengths[] = {1, 7, 64, 257, 1061};
+const uint32_t kManyLengths[] = {2,   3,   8,   63,  65,   127,  128,  255,
+                                 256, 300, 511, 513, 8191, 8192, 8193, 16384 + 300};
+
+void comes_back(const Bytes& words, uint8_t dtype, const EncodeOptions& options) {
+    Bytes first;
+    for (const std::string& isa : isas()) {
+        CHECK(use_kernels(isa.c_str()), isa);
+        const Bytes frame = encode(words, dtype, options);
+        CHECK(first.empty() || frame == first, isa, int{dtype}, words.size());
+        first = frame;
+        const Decoded decoded = decode(frame);
+        CHECK(decoded.status == Status::kOk, status_text(decoded.status), isa, int{dtype});
+        CHECK(decoded.words == words, isa, int{dtype}, words.size());
+    }
+}
+
+void every_choice_comes_back(uint8_t dtype, uint32_t n_words, Look look) {
+    const Bytes words = make_words(dtype, n_words, look, n_words);
+    for (MapChoice map : {MapChoice::kWhenSmaller, MapChoice::kNever, MapChoice::kAlways}) {
+        for (CodecChoice codec : {CodecChoice::kAuto, CodecChoice::kRaw, CodecChoice::kLadder}) {
+            if (codec != CodecChoice::kLadder || dtype_of(dtype).split != Split::kNone) {
+                comes_back(words, dtype, {codec, map});
+            }
+        }
+    }
+}
+
+void every_frame_comes_back() {
+    for (Look look : kLooks) {
+        for (uint8_t dtype : all_dtypes()) {
+            for (uint32_t n_words : kFewLengths) {
+                every_choice_comes_back(dtype, n_words, look);
+            }
+        }
+        for (uint8_t dtype : {uint8_t{10}, uint8_t{16}, uint8_t{18}, uint8_t{19}}) {
+            for (uint32_t n_words : kManyLengths) {
+                every_choice_comes_back(dtype, n_words, look);
+            }
+        }
+    }
+}
+
+void bits_that_do_not_count_change_nothing() {
+    for (uint8_t dtype : all_dtypes()) {
+        const uint8_t bits = dtype_of(dtype).bits;
+        if (bits >= 8) {
+            continue;
+        }
+        const Bytes words = make_words(dtype, 700, Look::kBlocks, 3);
+        Bytes dirty = words;
+        Random random(4);
+        for (uint8_t& byte : dirty) {
+            byte = static_cast<uint8_t>(byte | random.next() << bits);
+        }
+        CHECK(encode(dirty, dtype) == encode(words, dtype), int{dtype});
+    }
+}
+
+// Any flipped bit and any cut is refused, whatever the frame holds.
+void damage_is_refused(const Bytes& frame) {
+    for (size_t bit = 0; bit < 8 * frame.size(); ++bit) {
+        Bytes damaged = frame;
+        damaged[bit / 8] = static_cast<uint8_t>(damaged[bit / 8] ^ 1 << bit % 8);
+        CHECK(decode(damaged).status != Status::kOk, bit);
+    }
+    for (size_t n = 0; n < frame.size(); ++n) {
+        const Bytes cut(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(n));
+        CHECK(decode(cut).status != Status::kOk, n);
+    }
+}
+
+// The payload may end nowhere but where it does: what follows is not read, what lacks is missed.
+void payload_length_is_exact(const Bytes& frame) {
+    const uint32_t payload_bytes = load_u32le(frame.data() + 12);
+    for (uint32_t n = 0; n < payload_bytes + 32; ++n) {
+        Bytes changed = frame;
+        changed.resize(std::max<size_t>(frame.size(), 32 + n));
+        store_u32le(changed.data() + 12, n);
+        seal(changed);
+        CHECK((decode(changed).status == Status::kOk) == (n == payload_bytes), n, payload_bytes);
+    }
+}
+
+// uint4: block 0 is zero, block 1 constant, and block 2 has 7 words (28 bits).
+void reserved_bits_are_refused() {
+    Bytes words(519, 0);
+    std::fill(words.begin() + 256, words.begin() + 512, uint8_t{7});
+    const Bytes frame = encode(words, 11, {CodecChoice::kRaw, MapChoice::kAlways});
+    const auto expect = [&](size_t at, uint8_t bits, Status status) {
+        Bytes changed = frame;
+        changed[at] = static_cast<uint8_t>(changed[at] | bits);
+        seal(changed);
+        const Status found = decode(changed).status;
+        CHECK(found == status, status_text(found), status_text(status));
+    };
+    expect(4, 2, Status::kUnknownCodec);
+    expect(5, 0xF0, Status::kUnknownDtype);
+    expect(6, 2, Status::kUnknownFlag);
+    expect(11, 0xF0, Status::kWordCount);
+    expect(32, 0x30, Status::kMapReservedCode);
+    expect(32, 0x40, Status::kMapUnusedBits);
+    expect(33, 0x10, Status::kMapConstantBits);
+    expect(37, 0x10, Status::kRawUnusedBits);
+    expect(38, 0x01, Status::kPaddingNotZero);
+    expect(63, 0x80, Status::kPaddingNotZero);
+}
+
+void auto_never_grows_and_often_shrinks() {
+    for (uint8_t dtype : {uint8_t{16}, uint8_t{18}}) {
+        const size_t raw = size_t{40000} * dtype_of(dtype).container_bytes;
+        CHECK(encode(make_words(dtype, 40000, Look::kRandom, 1), dtype).size() <= raw + 64);
+        CHECK(encode(make_words(dtype, 40000, Look::kZero, 1), dtype).size() <= 128);
+        const size_t weights = encode(make_words(dtype, 40000, Look::kWeights, 1), dtype).size();
+        CHECK(weights < (dtype == 16 ? raw * 10 / 15 : raw * 10 / 12), weights, raw);
+    }
+}
+
+}  // namespace
+
+int main() {
+    every_frame_comes_back();
+    bits_that_do_not_count_change_nothing();
+    auto_never_grows_and_often_shrinks();
+    reserved_bits_are_refused();
+    for (const std::string& isa : isas()) {
+        CHECK(use_kernels(isa.c_str()), isa);
+        for (uint8_t dtype : {uint8_t{10}, uint8_t{16}, uint8_t{18}}) {
+            for (Look look : {Look::kWeights, Look::kBlocks}) {
+                const Bytes frame = encode(make_words(dtype, 600, look, 5), dtype);
+                damage_is_refused(frame);
+                payload_length_is_exact(frame);
+            }
+        }
+    }
+}
