@@ -6,9 +6,13 @@ memory. Wrong arguments raise ValueError. What is wrong with stored bytes is a s
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
-from typing_extensions import Buffer
+import numpy as np
+from typing_extensions import Buffer as _Buffer
+
+# NumPy's stubs give arrays the buffer protocol from Python 3.12 on only.
+Buffer: TypeAlias = _Buffer | np.ndarray[Any, Any]
 
 STATUS: dict[int, str]
 """Text of each status; 0 is success."""
