@@ -23,7 +23,7 @@ class Ladder:
     def encode(self, words: np.ndarray, dtype: Dtype) -> bytes:
         """Code the exponents as levels, and sign and mantissa as they are."""
         self._check(dtype)
-        return encode_payload(words, dtype, self.name)
+        return encode_payload(words, dtype, "ladder")
 
     def decode(self, payload: bytes, n_words: int, dtype: Dtype) -> np.ndarray:
         """Undo `encode`."""

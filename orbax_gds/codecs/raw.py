@@ -21,7 +21,7 @@ class Raw:
 
     def encode(self, words: np.ndarray, dtype: Dtype) -> bytes:
         """Pack the low `bits` bits of each word."""
-        return encode_payload(words, dtype, self.name)
+        return encode_payload(words, dtype, "raw")
 
     def decode(self, payload: bytes, n_words: int, dtype: Dtype) -> np.ndarray:
         """Undo `encode`."""
