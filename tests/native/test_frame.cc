@@ -97,6 +97,7 @@ void payload_length_is_exact(const Bytes& frame) {
 void reserved_bits_are_refused() {
     Bytes words(519, 0);
     std::fill(words.begin() + 256, words.begin() + 512, uint8_t{7});
+    words[518] = 1;
     const Bytes frame = encode(words, 11, {CodecChoice::kRaw, MapChoice::kAlways});
     const auto expect = [&](size_t at, uint8_t bits, Status status) {
         Bytes changed = frame;
