@@ -125,6 +125,7 @@ def refused() -> Iterator[tuple[str, bytes, str]]:
     yield "block code 3", resealed(mapped, {32: mapped[32] | 3}), "Corrupt"
     yield "map unused bits", resealed(mapped, {32: mapped[32] | 0x40}), "Corrupt"
     yield "constant above its bits", resealed(mapped, {33: mapped[33] | 0x10}), "Corrupt"
+    yield "payload after a map long", resealed(mapped, {}, 2 + 11 + 1), "Corrupt"
     yield "map cut", resealed(mapped, {}, 0), "Truncated"
     yield "constant cut", resealed(mapped, {}, 1), "Truncated"
 
