@@ -47,6 +47,9 @@ RunArguments::RunArguments(nb::sequence buffers, nb::handle segments, nb::handle
     segments_.resize(segment_rows.rows("segments", 4, sizeof(uint64_t)));
     static_assert(sizeof(Segment) == 4 * sizeof(uint64_t));
     std::memcpy(segments_.data(), segment_rows.bytes().data(), segment_rows.bytes().size());
+    if (!has_segments && !segments_.empty()) {
+        refuse("check_only keeps no words, but there are ", segments_.size(), " segments.");
+    }
 
     const Buffer chunk_rows(chunks, "chunks", Buffer::Access::kRead);
     chunks_.resize(chunk_rows.rows("chunks", 4, sizeof(uint32_t)));
