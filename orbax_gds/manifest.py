@@ -48,6 +48,7 @@ class ShardingSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     type: str
     device: int | None = None
     axes: tuple[tuple[str, int], ...] | None = None
+    axis_types: tuple[str, ...] | None = None
     devices: tuple[int, ...] | None = None
     spec: tuple[tuple[str, ...] | None, ...] | None = None
     memory_kind: str | None = None

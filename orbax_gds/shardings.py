@@ -4,12 +4,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from orbax_gds.errors import Corrupt, Unsupported
 from orbax_gds.manifest import ShardingSpec
 from orbax_gds.plan import Indices
+
+_AXIS_TYPES: Any = getattr(jax.sharding, "AxisType", None)  # older jax knows no types of axes
 
 Device = Any
 """A jax.Device, which type checkers do not know as a type."""
@@ -43,10 +46,18 @@ def sharding_spec(sharding: Sharding) -> ShardingSpec:
     return ShardingSpec(
         type="NamedSharding",
         axes=tuple(zip(mesh.axis_names, devices.shape, strict=True)),
+        axis_types=_unusual_axis_types(mesh),
         devices=tuple(device.id for device in devices.flat),
         spec=parts,
         memory_kind=kind,
     )
+
+
+def _unusual_axis_types(mesh: Any) -> tuple[str, ...] | None:
+    if _AXIS_TYPES is None:
+        return None
+    names = tuple(kind.name for kind in mesh.axis_types)
+    return None if set(names) <= {"Auto"} else names
 
 
 def _unusual_memory_kind(sharding: Sharding) -> str | None:
@@ -91,13 +102,23 @@ def sharding_of(spec: ShardingSpec, devices: Mapping[int, Device]) -> Sharding |
     if math.prod(sizes) != len(spec.devices) or not all(d in devices for d in spec.devices):
         return None
     chosen = np.array([devices[number] for number in spec.devices], dtype=object)
-    mesh = Mesh(chosen.reshape(sizes), tuple(name for name, _ in spec.axes))
+    names = tuple(name for name, _ in spec.axes)
+    kinds = axis_types_of(spec)
+    typed = {} if kinds is None else {"axis_types": kinds}
+    mesh = Mesh(chosen.reshape(sizes), names, **typed)
     kind = _known(spec.memory_kind, chosen[0])
     parts = [names[0] if names and len(names) == 1 else names for names in spec.spec]
     try:
         return NamedSharding(mesh, PartitionSpec(*parts), memory_kind=kind)
     except ValueError as error:
         raise Corrupt(f"The manifest describes the impossible sharding {spec}: {error}") from error
+
+
+def axis_types_of(spec: ShardingSpec) -> tuple[Any, ...] | None:
+    """Return the jax types of the axes of a saved mesh; None if jax here does not know them."""
+    names = spec.axis_types or ("Auto",) * len(spec.axes or ())
+    kinds = tuple(getattr(_AXIS_TYPES, name, None) for name in names)
+    return None if None in kinds or len(kinds) != len(spec.axes or ()) else kinds
 
 
 def _known(kind: str | None, device: Device) -> str | None:

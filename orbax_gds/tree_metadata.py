@@ -20,6 +20,7 @@ from orbax.checkpoint._src.metadata.tree import build_default_tree_metadata
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.manifest import LeafSpec, Manifest, ShardingSpec
 from orbax_gds.paths import unflatten
+from orbax_gds.shardings import axis_types_of
 
 _SCALARS: Mapping[str, type] = {"bool": np.bool_, "int": np.int64, "float": np.float64}
 
@@ -79,7 +80,7 @@ def _sharding(spec: ShardingSpec, devices: Mapping[int, str]) -> Any:
     if spec.type == "NamedSharding" and None not in (spec.axes, spec.devices, spec.spec):
         sizes = [size for _, size in spec.axes or ()]
         numbers = np.array([{"id": number} for number in spec.devices or ()], object)
-        return ocp.metadata.NamedShardingMetadata.from_deserialized_dict(
+        described = ocp.metadata.NamedShardingMetadata.from_deserialized_dict(
             {
                 "shape": sizes,
                 "axis_names": [name for name, _ in spec.axes or ()],
@@ -87,6 +88,8 @@ def _sharding(spec: ShardingSpec, devices: Mapping[int, str]) -> Any:
                 "device_mesh": {"mesh": numbers.reshape(sizes).tolist()},
             }
         )
+        described.axis_types = axis_types_of(spec)
+        return described
     return None
 
 
