@@ -133,9 +133,9 @@ def _reader(value: Any) -> _Reader:
 
 
 def _read_empty(path: Path, value: Any, _: "_Shardings") -> _Read:
-    name = "None" if value is None else type(value).__name__
-    plain = value is None or type(value) in (dict, list, tuple)
-    return LeafSpec(path=path, type=name if plain else "node"), None
+    if value is None or type(value) in (list, tuple):
+        return LeafSpec(path=path, type="None" if value is None else type(value).__name__), None
+    return LeafSpec(path=path, type="dict" if isinstance(value, Mapping) else "node"), None
 
 
 def _read_array(path: Path, value: jax.Array, shardings: "_Shardings") -> _Read:

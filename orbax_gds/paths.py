@@ -23,7 +23,7 @@ _EMPTY: Mapping[str, Callable[[], Any]] = {
     "dict": dict,
     "list": list,
     "tuple": tuple,
-    "node": dict,
+    "node": lambda: None,
 }
 
 
@@ -127,8 +127,8 @@ def unflatten(specs: Sequence[LeafSpec], values: Sequence[Any]) -> Any:
 
     Mappings and named fields become dicts, whose keys keep their type; sequences and children
     without keys become lists, or dicts where not all of them are there. None and empty containers
-    come back in their places, an empty node of another kind as an empty dict. A dict with both text
-    and integer keys is an OrderedDict, as jax takes no other.
+    come back in their places, an empty node of another kind as None, as in Orbax. A dict with both
+    text and integer keys is an OrderedDict, as jax takes no other.
 
     Args:
         specs: the leaves; not all of an item's need be there.

@@ -33,7 +33,7 @@ class Target:
 
     Attributes:
         type: "jax.Array", "numpy.ndarray", "numpy.generic", "bool", "int", "float", "complex",
-            "str" or "bytes".
+            "str" or "bytes"; "array" for a numpy.ndarray if it was saved as one, else a jax.Array.
         shape: global shape; of a PRNG key the shape of the keys.
         dtype: anything NumPy takes as a dtype; the stored elements are cast to it.
         sharding: a jax sharding, or a jax layout `Format` with one.
@@ -95,10 +95,11 @@ def _target_of_array(value: Any) -> Target:
     if isinstance(value, np.ndarray | np.generic):
         kind = "numpy.ndarray" if isinstance(value, np.ndarray) else "numpy.generic"
         return Target(type=kind, shape=shape, dtype=value.dtype)
+    kind = "array" if sharding is None else "jax.Array"
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         name = prng_implementation(value.dtype)
         return Target(type="jax.Array", shape=shape, prng=name, sharding=sharding)
-    return Target(type="jax.Array", shape=shape, dtype=value.dtype, sharding=sharding)
+    return Target(type=kind, shape=shape, dtype=value.dtype, sharding=sharding)
 
 
 @functools.cache

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Mismatch, Unsupported
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _SCALARS = {"bool": np.bool_, "int": np.int64, "float": np.float64, "complex": np.complex128}
 _NUMBERS = ("jax.Array", "numpy.ndarray", "numpy.generic", *_SCALARS)
-_NOT_IN_JAX = ("float6_e2m3fn", "float6_e3m2fn")  # jax names them but cannot hold them
+_NOT_IN_JAX = ("float6_e2m3fn", "float6_e3m2fn")  # names without arrays
 _NOTHING = Target()
 
 
@@ -94,7 +95,7 @@ def want(
         Unsupported: jax cannot hold the stored dtype.
     """
     target = target or _NOTHING
-    kind = target.type or spec.type
+    kind = _kind(spec, target)
     if spec.dtype is None or spec.shape is None:
         if target.type not in (None, spec.type):
             raise Mismatch(f"{_stored(spec)}, but {target.type} was asked for.")
@@ -111,7 +112,7 @@ def want(
     if sharding is None:
         sharding = _saved_sharding(spec, shardings, fallback_sharding, cache)
     if spec.prng is not None:
-        final = sharding
+        sharding = final = _sharding_of_keys(spec, sharding)
         if not isinstance(sharding, NamedSharding | SingleDeviceSharding):
             sharding = default_sharding()  # others count dimensions, and key data have more
     boxes, pieces = _placement(spec, shape, sharding, cache)
@@ -126,6 +127,13 @@ def want(
         final=final,
         pieces=pieces,
     )
+
+
+def _kind(spec: LeafSpec, target: Target) -> str:
+    """Return the type to restore a leaf as."""
+    if target.type == "array":
+        return "numpy.ndarray" if spec.type == "numpy.ndarray" else "jax.Array"
+    return target.type or spec.type
 
 
 def _whole(leaf: int, spec: LeafSpec, kind: str, shape: Indices, dtype: np.dtype | None) -> Want:
@@ -188,12 +196,15 @@ def _shape(spec: LeafSpec, target: Target, kind: str, strict: bool) -> Indices:
 
 
 def _prng_shape(spec: LeafSpec, target: Target) -> Indices | None:
-    """Check what is asked of PRNG keys and return the shape asked for, of the key data."""
+    """Check what is asked of PRNG keys and return the shape asked for, of the key data.
+
+    An array like the key data asks for the keys too: so Orbax's to_shape_dtype_struct says it.
+    """
     keys = f"{_stored(spec)}, PRNG keys of {spec.prng!r}"
     if target.prng not in (None, spec.prng):
         raise Mismatch(f"{keys}, but keys of {target.prng!r} were asked for. Ask for the former.")
     asked_as_data = target.prng is None and target.dtype is not None
-    if asked_as_data and target.type is not None:
+    if asked_as_data and np.dtype(target.dtype).name != spec.dtype:
         raise Mismatch(
             f"{keys}, but {_array_text(np.dtype(target.dtype).name, target.shape)} was asked for. "
             "Ask for typed keys, and take jax.random.key_data of them."
@@ -201,6 +212,15 @@ def _prng_shape(spec: LeafSpec, target: Target) -> Indices | None:
     if target.shape is None or asked_as_data:
         return target.shape
     return target.shape + _key_data_shape(spec.prng or "")
+
+
+def _sharding_of_keys(spec: LeafSpec, sharding: Sharding) -> Sharding:
+    """Return a sharding without the dimensions that only the key data have."""
+    rank = len(spec.shape or ()) - len(_key_data_shape(spec.prng or ""))
+    if not isinstance(sharding, NamedSharding) or len(sharding.spec) <= rank:
+        return sharding
+    spec_of_keys = PartitionSpec(*sharding.spec[:rank])
+    return NamedSharding(sharding.mesh, spec_of_keys, memory_kind=sharding.memory_kind)
 
 
 @functools.cache
@@ -237,7 +257,7 @@ def _dtype(spec: LeafSpec, target: Target, kind: str) -> np.dtype | None:
 
 
 def _check_jax_holds(spec: LeafSpec, dtype: np.dtype) -> None:
-    if dtype.name in _NOT_IN_JAX:
+    if dtype.name in _NOT_IN_JAX or not hasattr(jnp, dtype.name):
         raise Unsupported(
             f"{_stored(spec)}, and jax {jax.__version__} cannot hold arrays of {dtype}. "
             "Ask for a numpy.ndarray."
