@@ -5,6 +5,7 @@ future that `async_save` returns, waits for the futures of every process, and th
 once, on one of them.
 """
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -23,6 +24,8 @@ from orbax_gds.manifest import Path
 from orbax_gds.options import Options
 from orbax_gds.staging import BufferPool
 from orbax_gds.tree_metadata import is_tree_metadata, tree_metadata
+
+_MOST_DIRECTORY_SECS = 30  # chosen: far above what making directories takes
 
 
 @dataclasses.dataclass
@@ -108,10 +111,14 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             Unsupported: leaves cannot be stored; names each. No file exists then.
         """
         target = _local(directory)
-        prepared = self._prepare(args)
+        try:
+            prepared = self._prepare(args)
+        except Exception:
+            _await_directories()
+            raise
 
         async def store() -> None:  # in a thread and a loop of its own, so that it may block
-            prepared.write(target)
+            prepared.write(target, pool=self._shared_pool())
 
         return [CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")]
 
@@ -123,7 +130,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         target = _local(directory)
         prepared = self._prepare(args)
         target.mkdir(parents=True, exist_ok=True)
-        prepared.write(target)
+        prepared.write(target, pool=self._shared_pool())
         if jax.process_count() == 1:
             commit.publish(target)
 
@@ -183,12 +190,12 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             tree = dropin.saved_tree(args)
         else:
             raise Unsupported(_wrong_arguments(args, (GdsSave, *dropin.SAVE_ARGS)))
+        return saving.prepare(tree, options=self._options, custom_metadata=args.custom_metadata)
+
+    def _shared_pool(self) -> BufferPool:
         with self._lock:
             self._pool = self._pool or saving.make_pool(self._options)
-            pool = self._pool
-        return saving.prepare(
-            tree, options=self._options, custom_metadata=args.custom_metadata, pool=pool
-        )
+            return self._pool
 
     def _request(self, source: FilePath, args: ocp.args.CheckpointArgs | None) -> RestoreRequest:
         if args is None:
@@ -211,6 +218,22 @@ def _local(directory: os.PathLike[str]) -> FilePath:
     if "://" in text:
         raise Unsupported(f"{text} is not a local path. orbax_gds writes local file systems only.")
     return FilePath(text)
+
+
+def _await_directories() -> None:
+    """Wait until Orbax has made the directories of a save that is about to fail.
+
+    It makes them in threads. A second save or the end of the manager would race with these, and
+    where they lose, Orbax keeps the process alive for five minutes.
+    """
+
+    async def nothing() -> None:
+        pass
+
+    with contextlib.suppress(TimeoutError):  # the error at hand says more
+        CommitFutureAwaitingContractedSignals(
+            nothing(), name="orbax_gds_directories", timeout_secs=_MOST_DIRECTORY_SECS
+        ).result()
 
 
 def _wrong_arguments(args: Any, known: Sequence[type]) -> str:
