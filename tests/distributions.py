@@ -20,7 +20,7 @@ SDIST_FILES = {
     "pyproject.toml",
 }
 SDIST_FOLDERS = ("benchmarks/", "colab/", "docs/", "orbax_gds/", "tests/")
-UNWANTED = re.compile(r"__pycache__|\.py[cod]$|\.so$|\.o$|\.ipynb_checkpoints|/\.|^build/|^dist/")
+UNWANTED = re.compile(r"__pycache__|\.py[cod]$|\.so$|\.o$|/\.(?!gitattributes$)|^build/|^dist/")
 WHEEL_WANTED = re.compile(r"orbax_gds/(?!native/).*\.(pyi?|md|typed)|orbax_gds/_native[.\w-]*\.so")
 
 
