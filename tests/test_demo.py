@@ -77,6 +77,7 @@ def result(*, identical: bool) -> story.Result:
         "killed_stripe_bytes": 3 << 20,
         "state_bytes": 43 << 20,
         "raw_write_secs": 0.1,
+        "report": "committed once",
         "rows": [{"name": name, "disk_bytes": 31 << 20, **row} for name in ("ours", "theirs")],
         "seconds": 61.0,
     }
@@ -172,5 +173,6 @@ def test_demo_killed_in_a_save_resumes_with_identical_bits(tmp_path: pathlib.Pat
     ours, plain = found["rows"]
     assert (ours["name"], plain["name"]) == ("orbax_gds", "plain Orbax")
     assert ours["disk_bytes"] < plain["disk_bytes"] < found["state_bytes"]
+    assert found["report"].startswith("committed once: ")
     assert all(row["blocking_secs"] < row["durable_secs"] for row in found["rows"])
     assert not list(tmp_path.iterdir())
