@@ -6,6 +6,8 @@ import numpy as np
 from orbax_gds import leaves
 from orbax_gds.dtypes import dtype_by_name, dtype_of
 
+enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+
 
 def stored_arrays(flat, shards, words):
     """Put the words of all shards together: leaf number → whole array."""

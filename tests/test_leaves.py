@@ -16,19 +16,29 @@ import pytest
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from in_memory import assert_same_bits, bits, restored, round_trip, stored_arrays, words_at_64
+from in_memory import (
+    assert_same_bits,
+    bits,
+    enable_x64,
+    restored,
+    round_trip,
+    stored_arrays,
+    words_at_64,
+)
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
-from tree_strategies import JAX_DTYPES, arrays, plain, trees
+from tree_strategies import HELD_BY_JAX, JAX_DTYPES, arrays, plain, trees
 
 from orbax_gds import leaves
 from orbax_gds.dtypes import DTYPES
 from orbax_gds.errors import Corrupt, Unsupported
 from orbax_gds.manifest import LeafSpec
 
+MEMORY_KINDS = sorted(memory.kind for memory in jax.devices()[0].addressable_memories())
 
-def mesh(*sizes):
+
+def mesh(*sizes, **axis_types):
     devices = np.array(jax.devices()[: math.prod(sizes)]).reshape(sizes)
-    return Mesh(devices, tuple("xyz"[: len(sizes)]))
+    return Mesh(devices, tuple("xyz"[: len(sizes)]), **axis_types)
 
 
 def paths(tree):
@@ -56,8 +66,8 @@ def test_every_pattern_of_every_dtype_comes_back(dtype):
         words = np.arange(n_patterns).astype(dtype.word_dtype).view(np.uint8)
     array = dtype.elements(words, (-1,))
     assert_same_bits(round_trip([array]), [array])
-    if not dtype.name.startswith("float6"):  # jax has the names, and no arrays
-        with jax.enable_x64(True):
+    if dtype in HELD_BY_JAX:
+        with enable_x64(True):
             on_device = jax.device_put(array)
             assert bits(on_device)[1:4] == bits(array)[1:4]
             assert_same_bits(round_trip([on_device]), [on_device])
@@ -66,9 +76,10 @@ def test_every_pattern_of_every_dtype_comes_back(dtype):
 
 @st.composite
 def shardings(draw, shape):
-    """Named shardings over all meshes of up to 8 devices that divide the shape."""
+    """Named shardings over meshes of up to 8 devices that divide the shape."""
     sizes = draw(st.sampled_from([(1,), (2,), (8,), (2, 2), (4, 2), (1, 3), (2, 2, 2)]))
-    over = mesh(*sizes)
+    axis_type = draw(st.sampled_from([jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit]))
+    over = mesh(*sizes, axis_types=(axis_type,) * len(sizes))
     axes = list(draw(st.permutations(over.axis_names)))
     parts: list[Any] = []
     for length in shape:
@@ -77,7 +88,7 @@ def shardings(draw, shape):
             names.append(axes.pop())
         divides = length % math.prod(over.shape[name] for name in names) == 0
         parts.append(tuple(names) if names and divides else None)
-    kind = draw(st.sampled_from(["device", "pinned_host", "unpinned_host"]))
+    kind = draw(st.sampled_from(MEMORY_KINDS))
     return NamedSharding(over, PartitionSpec(*parts), memory_kind=kind)
 
 
@@ -229,7 +240,7 @@ def test_empty_nodes_and_none_keep_their_places():
         *("None", "dict"),
     ]
     assert leaves.owned_shards(flat, 0) == []
-    assert round_trip(tree) == tree | {"e": {}}
+    assert round_trip(tree) == tree | {"e": None}
     for alone in ({}, [], (), None):
         assert round_trip(alone) == alone
 
@@ -247,10 +258,9 @@ def test_states_of_flax_and_optax_come_back():
     }
     assert_same_bits(round_trip(tree, tree), tree)
     bare = round_trip(tree)
-    assert bare["optax"][1]["inner_state"][0]["mu"] == {
-        "b": {},
-        "w": bare["optax"][1]["inner_state"][0]["mu"]["w"],
-    }
+    moments = bare["optax"][1]["inner_state"][0]["mu"]
+    assert moments["b"] is None  # what optax masks is a node without leaves
+    np.testing.assert_array_equal(moments["w"], params["w"] * 0)
     assert bits(bare["nnx"]["kernel"]["value"]) == bits(model.kernel[...])
 
 
@@ -388,7 +398,8 @@ def test_accelerators_are_snapshot_through_pinned_memory(monkeypatch):
         leaves, "pinned_copies", lambda a: dispatched.append(pin(a)) or dispatched[0]
     )
     assert_same_bits(round_trip(tree), tree)
-    assert [a.sharding.memory_kind for a in dispatched[0]] == ["pinned_host"] * 3
+    kind = "pinned_host" if "pinned_host" in MEMORY_KINDS else "unpinned_host"
+    assert [a.sharding.memory_kind for a in dispatched[0]] == [kind] * 3
 
 
 def test_a_path_through_a_leaf_is_corrupt():

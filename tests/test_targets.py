@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from in_memory import assert_same_bits, bits, restored, round_trip, stored_arrays
+from in_memory import assert_same_bits, bits, enable_x64, restored, round_trip, stored_arrays
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from orbax_gds import leaves
@@ -121,6 +121,14 @@ def test_numbers_become_arrays_of_the_dtype_asked_for():
         assert bits(got) == bits(jax.device_put(np.array(NUMBER, np.int32), LAST))
 
 
+def test_a_description_without_sharding_gives_the_kind_of_array_that_was_saved():
+    described = leaves.target_of(jax.ShapeDtypeStruct((3,), np.float32))
+    for value in (np.ones(3, np.float32), jnp.ones(3)):
+        assert bits(asked(value, described)) == bits(value)
+    placed = leaves.target_of(jax.ShapeDtypeStruct((3,), np.float32, sharding=LAST))
+    assert bits(asked(np.ones(3, "f"), placed)) == bits(jax.device_put(np.ones(3, "f"), LAST))
+
+
 def test_a_cast_is_logged_once_with_the_path(caplog):
     caplog.set_level(logging.INFO, "orbax_gds")
     array = jax.device_put(np.array([1.0, 1e9, np.nan], np.float32), EIGHT.mesh.devices[0])
@@ -165,8 +173,8 @@ def test_prng_keys_never_change_their_implementation():
     keys = jax.random.split(jax.random.key(0, impl="rbg"), 3)
     with pytest.raises(Mismatch, match=r"'rbg', but keys of 'threefry2x32' were asked for"):
         asked(keys, leaves.target_of(jax.random.split(jax.random.key(0), 3)))
-    with pytest.raises(Mismatch, match=r"uint32\[3,4\] was asked for"):
-        asked(keys, leaves.target_of(jnp.zeros((3, 4), jnp.uint32)))
+    with pytest.raises(Mismatch, match=r"int32\[3,4\] was asked for"):
+        asked(keys, leaves.target_of(jnp.zeros((3, 4), jnp.int32)))
     with pytest.raises(Mismatch, match=r"\[2,4\] was asked for"):
         asked(keys, leaves.target_of(keys[:2]))
     with pytest.raises(Mismatch, match="numpy"):
@@ -184,7 +192,7 @@ def test_dtypes_that_jax_only_names_are_restored_to_numpy():
 
 
 def test_x64_leaves_come_back_only_where_jax_can_hold_them():
-    with jax.enable_x64(True):
+    with enable_x64(True):
         array = jnp.arange(3, dtype=jnp.float64)
         assert bits(asked(array, None)) == bits(array)
         flat, arrays = saved([array])
@@ -251,7 +259,10 @@ def test_a_saved_sharding_that_does_not_fit_falls_back_with_one_log_line(saved, 
 
 def test_a_memory_kind_that_is_not_there_is_left_out():
     spec = LeafSpec(path=(), type="jax.Array", dtype="int8", shape=(8,), sharding=0)
-    kept = ShardingSpec(type="SingleDeviceSharding", device=1, memory_kind="pinned_host")
+    kinds = {memory.kind for memory in jax.devices()[1].addressable_memories()}
+    default = jax.devices()[1].default_memory().kind
+    other = (kinds - {default} or {default}).pop()
+    kept = ShardingSpec(type="SingleDeviceSharding", device=1, memory_kind=other)
     gone = ShardingSpec(type="SingleDeviceSharding", device=1, memory_kind="core")
-    assert leaves.want(0, spec, [kept], None).sharding.memory_kind == "pinned_host"
-    assert leaves.want(0, spec, [gone], None).sharding.memory_kind == "device"
+    assert leaves.want(0, spec, [kept], None).sharding.memory_kind == other
+    assert leaves.want(0, spec, [gone], None).sharding.memory_kind == default
