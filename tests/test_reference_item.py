@@ -96,8 +96,11 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-@settings(max_examples=40)
-@given(data=st.data(), leaves=st.lists(arrays(), min_size=1, max_size=5))
+@settings(max_examples=25)
+@given(
+    data=st.data(),
+    leaves=st.lists(arrays(shape=shapes(max_rank=3, max_side=5)), min_size=1, max_size=5),
+)
 def test_any_item_in_any_cut_reads_back(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, leaves: list[np.ndarray]
 ) -> None:
@@ -166,24 +169,25 @@ def test_leaves_without_words_are_not_in_a_read_item(item: Path) -> None:
     assert sorted(path[0][1] for path in read) == ["bias", "kernel", "step"]
 
 
-def test_every_damaged_byte_of_an_item_is_refused(item: Path) -> None:
-    for path in item.iterdir():
-        data = path.read_bytes()
-        # The zeros before the frames are one case, tried at both ends.
-        zeros = range(300, 4090) if path.suffix == ".ogds" else ()
-        with path.open("r+b", buffering=0) as file:
-            for at in sorted(set(range(len(data))) - set(zeros)):
-                os.pwrite(file.fileno(), bytes([data[at] ^ 1 << at % 8]), at)
+def test_every_damaged_byte_of_a_stripe_and_damaged_manifests_are_refused(item: Path) -> None:
+    # The zeros before the frames are one case, tried at both ends.
+    stripe_bytes = [*range(300), *range(4090, (item / "p00001.ogds").stat().st_size)]
+    manifest_bytes = range(0, (item / "manifest.json").stat().st_size, 5)
+    for name, places in (("p00001.ogds", stripe_bytes), ("manifest.json", manifest_bytes)):
+        with (item / name).open("r+b", buffering=0) as file:
+            for at in places:
+                byte = os.pread(file.fileno(), 1, at)
+                os.pwrite(file.fileno(), bytes([byte[0] ^ 1 << at % 8]), at)
                 with pytest.raises(OgdsError):
                     reference.read_item(item)
-                os.pwrite(file.fileno(), data[at : at + 1], at)
+                os.pwrite(file.fileno(), byte, at)
     reference.read_item(item)
 
 
 def test_an_item_cut_anywhere_is_refused(item: Path) -> None:
     for path in item.iterdir():
         data = path.read_bytes()
-        for n_bytes in [len(data) - 1, *range(len(data) - 7, 0, -7), 0]:
+        for n_bytes in [len(data) - 1, *range(len(data) - 13, 0, -13), 0]:
             os.truncate(path, n_bytes)
             with pytest.raises(Corrupt):
                 reference.read_item(item)
@@ -261,46 +265,113 @@ def shard(leaf: int = 0, first: int = 0, at: int = 0, n: int = 4, cell: int = 4,
 WHOLE = [shard(), shard(at=4, first=1)]
 
 
+POOL = [shard(pooled=True), shard(n=2, cell=2, pooled=True, offset_words=2)]
+
+
 @pytest.mark.parametrize(
-    "shards",
+    ("shards", "message"),
     [
-        pytest.param([shard(), shard(first=1)], id="elements stored twice"),
-        pytest.param([shard(), shard(at=5, first=1)], id="box outside the leaf"),
-        pytest.param([shard(at=2**64 - 2), shard(at=4, first=1)], id="box past 2**64"),
-        pytest.param([shard(), shard(at=4, first=1, leaf=9)], id="no such leaf"),
-        pytest.param([shard(), shard(at=4, first=1, leaf=2)], id="leaf without words"),
-        pytest.param([shard(), shard(at=4, first=1, leaf=3)], id="leaf of another rank"),
-        pytest.param([shard(), shard(first=1, leaf=4)], id="leaf of another dtype"),
-        pytest.param([shard(), shard(at=4)], id="chunk claimed twice"),
-        pytest.param([shard()], id="chunk unclaimed"),
-        pytest.param([shard(), shard(at=4, first=2)], id="chunk past the last"),
-        pytest.param([shard(n=3, cell=3), shard(at=3, first=1, n=5, cell=5)], id="chunk too long"),
-        pytest.param([*WHOLE, shard(n=0, first=1)], id="empty box"),
-        pytest.param([shard(n=2, cell=2, pooled=True), *WHOLE[1:]], id="pool not filled"),
-        pytest.param(
-            [shard(pooled=True), shard(n=2, cell=2, pooled=True, offset_words=2), *WHOLE[1:]],
-            id="pool overlaps",
-        ),
-        pytest.param([shard(pooled=True, offset_words=4), *WHOLE[1:]], id="pool with a gap"),
-        pytest.param([shard(offset_words=1), *WHOLE[1:]], id="offset without a pool"),
-        pytest.param([shard(n=4, cell=8, pooled=True), *WHOLE[1:]], id="pool in cells"),
+        ([shard(), shard(first=1)], "stored twice"),
+        ([shard(), shard(at=5, first=1)], "not within the leaf"),
+        ([shard(at=2**64 - 2), shard(at=4, first=1)], "not within the leaf"),
+        ([shard(), shard(at=4, first=1, leaf=9)], "leaf 9 has no words"),
+        ([shard(), shard(at=4, first=1, leaf=2)], "leaf 2 has no words"),
+        ([shard(), shard(at=4, first=1, leaf=3)], "not within the leaf"),
+        ([shard(), shard(at=4, first=1, leaf=4)], "chunk 1 is uint8, leaf .*'f'.* is not"),
+        ([shard(), shard(at=4)], "chunk 0 is claimed twice"),
+        ([shard(), shard(at=4, pooled=True)], "chunk 0 is claimed twice"),
+        ([shard()], "chunk 1 belongs to no shard"),
+        ([shard(), shard(at=4, first=2)], "says 1 chunks of 2"),
+        ([shard(n=3, cell=3), shard(at=3, first=1, n=5, cell=5)], "has 4 words, .* says 3"),
+        ([*WHOLE, shard(n=0, first=1)], "extent of leaf 0 is 0"),
+        ([shard(n=2, cell=2, pooled=True), *WHOLE[1:]], "has 4 words, .* says 2"),
+        ([*POOL, *WHOLE[1:]], "leaves a gap or overlaps"),
+        ([shard(pooled=True, offset_words=4), *WHOLE[1:]], "leaves a gap or overlaps"),
+        ([shard(offset_words=1), *WHOLE[1:]], "offset_words=1.* says 1 chunks"),
+        ([shard(n=4, cell=8, pooled=True), *WHOLE[1:]], "pooled=True.* says 1 chunks"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_layouts_that_do_not_fit_are_refused(tmp_path: Path, shards: list[Shard]) -> None:
+def test_layouts_that_do_not_fit_are_refused(
+    tmp_path: Path, shards: list[Shard], message: str
+) -> None:
     array = np.arange(8, dtype=np.uint8)
     builder = StripeBuilder()
     builder.add_box(0, array, (0,), (4,))
     leaves = [leaf_entry("a", array), leaf_entry("empty", array[:0]), {"path": [], "type": "None"}]
-    leaves += [leaf_entry("matrix", array[:0].reshape(0, 4)), leaf_entry("f", array[:0].view("i1"))]
+    leaves += [leaf_entry("matrix", array[:0].reshape(0, 4)), leaf_entry("f", array.view("i1"))]
 
     builder.shards = WHOLE
-    write_manifest(tmp_path, leaves, [builder.write(tmp_path)])
+    write_manifest(tmp_path, leaves[:4], [builder.write(tmp_path)])
     assert same_bits(reference.read_item(tmp_path)[(("k", "a"), ("i", 0))], array)
 
     builder.shards = shards
-    write_manifest(tmp_path, leaves, [builder.write(tmp_path)])
-    with pytest.raises(Corrupt):
+    known = 4 + any(shard.leaf == 4 for shard in shards)
+    write_manifest(tmp_path, leaves[:known], [builder.write(tmp_path)])
+    with pytest.raises(Corrupt, match=message):
         reference.read_item(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [(0, "expected at 4096"), (28, "expected at 4096"), (56, "frame and index disagree")]
+    + [(8, "expected at"), (40, "do not end where the index begins")]
+    + [(at, "has .* words, the layout says") for at in (12, 44)]
+    + [(at, "frame and index disagree") for at in (16, 20, 24, 26, 48, 52, 58)]
+    + [(at, "chunk . is .*, leaf .* is not") for at in (25, 57)],
+)
+def test_an_index_that_disagrees_under_crcs_that_hold_is_refused(
+    item: Path, at: int, message: str
+) -> None:
+    path = item / "p00001.ogds"  # its two frames hold the end of the kernel
+    data = bytearray(path.read_bytes())
+    index = len(data) - 64 - 2 * 32
+    data[index + at] ^= 1 if at % 32 in (24, 25) else 64
+    crc = reference.crc32c(data[index:-64])
+    data[-52:-48] = crc.to_bytes(4, "little")
+    path.write_bytes(with_footer_crc(data))
+    stripes = reference.parse_manifest((item / "manifest.json").read_bytes())["stripes"]
+    stripes[1]["index_crc32c"] = f"{crc:08x}"
+    rewrite_manifest(item, stripes=stripes)
+    with pytest.raises(OgdsError, match=message):
+        reference.read_item(item)
+
+
+def with_footer_crc(data: bytearray) -> bytearray:
+    data[-12:-8] = reference.crc32c(data[-64:-12]).to_bytes(4, "little")
+    return data
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [(at, "header and footer belong to different stripes") for at in (8, 16, 31, 32)]
+    + [(0, "does not end at the footer"), (36, "reserved"), (51, "reserved"), (63, "sealed")],
+)
+def test_a_footer_that_disagrees_under_a_crc_that_holds_is_refused(
+    item: Path, at: int, message: str
+) -> None:
+    path = item / "p00001.ogds"
+    data = bytearray(path.read_bytes())
+    data[-64 + at] ^= 64
+    path.write_bytes(with_footer_crc(data))
+    with pytest.raises(Corrupt, match=message):
+        reference.read_item(item)
+
+
+@pytest.mark.parametrize(
+    ("at", "error"),
+    [(8, Unsupported), (10, Corrupt), (32, OgdsError), (40, Corrupt), (44, Corrupt), (48, Corrupt)],
+)
+def test_a_header_that_says_the_impossible_is_refused(
+    item: Path, at: int, error: type[OgdsError]
+) -> None:
+    path = item / "p00001.ogds"
+    data = bytearray(path.read_bytes())
+    data[at] ^= 2
+    data[60:64] = reference.crc32c(data[:60]).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(error):
+        reference.read_item(item)
 
 
 @settings(max_examples=40)
