@@ -19,12 +19,13 @@ from orbax.checkpoint.future import CommitFutureAwaitingContractedSignals, Futur
 
 from orbax_gds import commit, dropin, restoring, saving
 from orbax_gds.dropin import RestoreRequest
-from orbax_gds.errors import Unsupported
+from orbax_gds.errors import NotFound, Unsupported
 from orbax_gds.manifest import Path
 from orbax_gds.options import Options
 from orbax_gds.staging import BufferPool
 from orbax_gds.tree_metadata import is_tree_metadata, tree_metadata
 
+_TEMPORARY = ".orbax-checkpoint-tmp"  # required: Orbax's mark on a directory it will rename
 _MOST_DIRECTORY_SECS = 30  # chosen: far above what making directories takes
 
 
@@ -80,8 +81,8 @@ class GdsRestore(ocp.args.CheckpointArgs):
 class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
     """Save and restore any PyTree in the format of FORMAT.md, under Orbax's checkpointers.
 
-    An instance keeps no state of a save beyond what lies in its directory, only buffers for the
-    next one. It may serve any number of items at once, also without a checkpointer.
+    What a save needs lies in its directory; an instance keeps buffers for the next one, and which
+    directories to sync then. It may serve any number of items at once, also without a checkpointer.
 
     Args:
         options: how to save and restore; None takes `Options.from_environment()`.
@@ -97,6 +98,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
     def __init__(self, options: Options | None = None) -> None:
         self._options = Options.from_environment() if options is None else options
         self._pool: BufferPool | None = None
+        self._published: set[FilePath] = set()  # items that Orbax renames after us
         self._lock = threading.Lock()
 
     async def async_save(
@@ -118,6 +120,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             raise
 
         async def store() -> None:  # in a thread and a loop of its own, so that it may block
+            self._sync_renames()
             prepared.write(target, pool=self._shared_pool())
 
         return [CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")]
@@ -137,10 +140,16 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
     def finalize(self, directory: os.PathLike[str]) -> None:
         """Publish what every process has stored. Calling it again does nothing.
 
+        Orbax renames the item and the step afterwards, and syncs neither. The next save of this
+        handler, or its close, does.
+
         Raises:
             CommitError: a process has not stored its part.
         """
-        commit.publish(_local(directory))
+        target = _local(directory)
+        commit.publish(target)
+        with self._lock:
+            self._published.add(target)
 
     def restore(
         self, directory: os.PathLike[str], args: ocp.args.CheckpointArgs | None = None
@@ -174,7 +183,11 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         return tree_metadata(commit.read_manifest(source), source)
 
     def close(self) -> None:
-        """Let go of the buffers; a save that still runs keeps them until it ends."""
+        """Make Orbax's last renames durable and let go of the buffers.
+
+        A save that still runs keeps its buffers until it ends.
+        """
+        self._sync_renames()
         with self._lock:
             self._pool = None
 
@@ -191,6 +204,15 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         else:
             raise Unsupported(_wrong_arguments(args, (GdsSave, *dropin.SAVE_ARGS)))
         return saving.prepare(tree, options=self._options, custom_metadata=args.custom_metadata)
+
+    def _sync_renames(self) -> None:
+        """Sync the directories in which Orbax has renamed what was published."""
+        with self._lock:
+            published, self._published = self._published, set()
+        items = [FilePath(*map(_final_name, item.parts)) for item in published]
+        for directory in {parent for item in items for parent in list(item.parents)[:2]}:
+            with contextlib.suppress(NotFound):  # deleted since, or never renamed
+                commit.sync_directory(directory)
 
     def _shared_pool(self) -> BufferPool:
         with self._lock:
@@ -218,6 +240,11 @@ def _local(directory: os.PathLike[str]) -> FilePath:
     if "://" in text:
         raise Unsupported(f"{text} is not a local path. orbax_gds writes local file systems only.")
     return FilePath(text)
+
+
+def _final_name(name: str) -> str:
+    """Return the name that Orbax gives a directory in the end."""
+    return name.partition(_TEMPORARY)[0] or name
 
 
 def _await_directories() -> None:

@@ -35,13 +35,17 @@ def tree_metadata(manifest: Manifest, directory: FilePath) -> Any:
     Returns:
         `TreeMetadata` whose tree is nested dicts and lists, keys typed as saved, with
         `ocp.metadata.ArrayMetadata`, `ScalarMetadata` or `StringMetadata` at the leaves. A PRNG key
-        appears as its key data, as Orbax shows it.
+        appears as its key data, as Orbax shows it. A tree that Orbax cannot describe, as it is None
+        or a single leaf, comes back without the `TreeMetadata` around it.
     """
     devices = {device.id: str(device) for device in jax.devices()}
     shardings = [_sharding(spec, devices) for spec in manifest.shardings]
     values = [_value(leaf, shardings, epath.Path(directory)) for leaf in manifest.leaves]
     tree = unflatten(manifest.leaves, values)
-    return build_default_tree_metadata(tree, custom_metadata=manifest.custom_metadata)
+    try:
+        return build_default_tree_metadata(tree, custom_metadata=manifest.custom_metadata)
+    except ValueError:  # Orbax describes no tree that is None, nor, before 0.12, one that is a leaf
+        return tree
 
 
 def is_tree_metadata(value: Any) -> bool:

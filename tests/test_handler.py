@@ -22,7 +22,7 @@ from orbax_gds import saving
 from orbax_gds.args import GdsRestore, GdsSave
 from orbax_gds.drivers import open_driver
 from orbax_gds.errors import CommitError, IoError, Mismatch, NotFound, Unsupported
-from orbax_gds.testing.faults import Fault, FaultyDriver
+from orbax_gds.testing.faults import Fault, FaultyDriver, faulty_system
 
 TMP_ITEM = "default.orbax-checkpoint-tmp"
 
@@ -170,6 +170,18 @@ def test_one_handler_serves_two_saves_at_once(tmp_path):
         thread.join()
     for n, tree in enumerate(trees):
         assert words(handler.restore(tmp_path / str(n), GdsRestore(tree))) == words(tree)
+
+
+def test_renames_of_orbax_are_synced_by_the_next_save_or_the_close(tmp_path):
+    with ocp.CheckpointManager(tmp_path) as manager, faulty_system(Fault(None)) as system:
+        for step in (0, 1):
+            assert f"fsync {tmp_path}" not in system.operations
+            manager.save(step, args=GdsSave({"w": 1}))
+            manager.wait_until_finished()
+        assert {f"fsync {tmp_path}", f"fsync {tmp_path}/0"} <= set(system.operations)
+        assert f"fsync {tmp_path}/1" not in system.operations
+        manager.close()
+        assert f"fsync {tmp_path}/1" in system.operations
 
 
 def test_typestr_on_disk_is_the_pinned_one(manager):

@@ -121,6 +121,16 @@ def test_metadata_of_a_fresh_manager_with_registry_needs_no_restore_before(tmp_p
         assert manager.item_metadata(0).custom_metadata == {"a": 1}
 
 
+def test_single_leaf_and_nothing_have_metadata_that_restore_them(tmp_path):
+    handler = ogds.GdsCheckpointHandler()
+    for name, tree in {"leaf": jnp.arange(3), "none": None, "empty": {}}.items():
+        handler.save(tmp_path / name, GdsSave(tree))
+        metadata = handler.metadata(tmp_path / name)
+        restored = handler.restore(tmp_path / name, GdsRestore(metadata))
+        assert jax.tree.structure(restored) == jax.tree.structure(tree)
+        assert jax.tree.map(np.array_equal, restored, tree) in (True, None, {})
+
+
 def test_integer_keys_stay_integers(tmp_path):
     ours = metadata_of(
         tmp_path / "x", ogds.GdsCheckpointHandler(), GdsSave({10: jnp.ones(1), 2: jnp.ones(2)})
@@ -148,6 +158,7 @@ keys = st.lists(
         st.tuples(st.sampled_from("ka"), st.sampled_from(["", "a", "a.b", "1", "1#2", "/", "é"])),
         st.tuples(st.sampled_from("kin"), st.integers(0, 2)),
     ),
+    min_size=1,
     max_size=3,
 ).map(tuple)
 
