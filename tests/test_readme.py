@@ -1,16 +1,23 @@
 """What README.md promises is run: its code, its commands, its links."""
 
+import functools
 import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
+import orbax_gds as ogds
+
+N_FLIPS = 20
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -41,6 +48,43 @@ def test_the_code_of_the_readme_runs_from_top_to_bottom(tmp_path: pathlib.Path):
 def assert_same_bits(found: jax.Array, expected: jax.Array):
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
+
+
+@pytest.mark.slow
+def test_most_flipped_bits_pass_orbax_silently_and_none_passes_us(tmp_path: pathlib.Path):
+    state = {"w": jax.random.normal(jax.random.key(0), (64, 1024))}
+    with ocp.CheckpointManager(tmp_path / "orbax") as theirs:
+        theirs.save(1, args=ocp.args.StandardSave(state))
+        theirs.wait_until_finished()
+        data = max((tmp_path / "orbax").rglob("d/*"), key=lambda path: path.stat().st_size)
+        restore = functools.partial(theirs.restore, 1, args=ocp.args.StandardRestore(state))
+        assert outcomes_of_flips(data, restore, state).count("wrong") > N_FLIPS / 2
+    ogds.save(tmp_path / "ours", state)
+    restore = functools.partial(ogds.restore, tmp_path / "ours", state)
+    outcomes = outcomes_of_flips(tmp_path / "ours" / "p00000.ogds", restore, state)
+    assert set(outcomes) <= {"Corrupt", "Truncated"}
+
+
+def outcomes_of_flips(path: pathlib.Path, restore: Callable[[], Any], expected: Any) -> list[str]:
+    """Return what a restore does with N_FLIPS flipped bits of a file, one at a time.
+
+    It is "right" or "wrong" bits, or the name of the error.
+    """
+    content = path.read_bytes()
+    outcomes = []
+    for position in np.linspace(0, 8 * len(content) - 1, N_FLIPS).astype(int):
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        try:
+            found = restore()
+        except Exception as error:  # tensorstore's errors have no class of their own
+            outcomes.append(type(error).__name__)
+        else:
+            same = np.asarray(found["w"]).tobytes() == np.asarray(expected["w"]).tobytes()
+            outcomes.append("right" if same else "wrong")
+    path.write_bytes(content)
+    return outcomes
 
 
 def test_there_are_two_set_up_commands_the_demo_and_the_tests():
