@@ -13,7 +13,7 @@ import numpy as np
 from orbax_gds.dtypes import Dtype
 
 POOL_BELOW_BYTES = 64 << 10  # chosen: smaller shards share chunks, as a frame costs 64 to 96 bytes
-RUN_BYTES = 4 << 20  # chosen: words of one native call; a few ms, long enough for O_DIRECT
+RUN_BYTES = 8 << 20  # chosen: words of one native call; a few ms, long enough for O_DIRECT
 MAX_RUN_CHUNKS = 4096  # chosen: bounds the tables of a run when chunks are small
 
 Indices = tuple[int, ...]

@@ -13,7 +13,7 @@ from orbax_gds.errors import Corrupt, Unsupported
 LADDER = struct.Struct("<BBH8s")
 WIDTHS = {1: 1, 2: 2, 3: 4}  # width code -> bits
 ESCAPE = 15
-SUB_BLOCK_WORDS = 8192
+SUB_BLOCK_WORDS = 32768
 
 
 def _split(words: np.ndarray, split: str) -> tuple[np.ndarray, np.ndarray, bytes]:

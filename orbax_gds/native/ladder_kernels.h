@@ -12,7 +12,7 @@
 
 namespace ogds {
 
-inline constexpr uint32_t kSubBlockWords = 8192;
+inline constexpr uint32_t kSubBlockWords = 32768;
 inline constexpr uint32_t kMaxLevels = 8;
 inline constexpr uint8_t kEscapeSymbol = 15;
 

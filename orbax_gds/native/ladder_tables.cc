@@ -9,7 +9,7 @@ namespace ogds {
 namespace {
 
 constexpr uint32_t kGroupWords = 32;  // consecutive words: a cache line of bf16, two of fp32
-constexpr uint32_t kGroups = 64;      // looked at, about
+constexpr uint32_t kGroups = 256;     // looked at, about
 
 uint8_t exponent_at(const uint8_t* words, uint32_t i, Split split) noexcept {
     return static_cast<uint8_t>(split == Split::kBf16 ? load_u16le(words + 2 * size_t{i}) >> 7

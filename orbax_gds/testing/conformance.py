@@ -32,7 +32,7 @@ class CodecConformance:
     @_settings
     @given(data=st.data())
     def test_every_sequence_of_words_round_trips(self, data: st.DataObject) -> None:
-        dtype, words = self._chunk(data, 20_000)
+        dtype, words = self._chunk(data, 33_000)
         before = words.copy()
         payload = self.codec.encode(words, dtype)
         decoded = self.codec.decode(payload, words.size, dtype)
@@ -68,9 +68,9 @@ class CodecConformance:
     @_settings
     @given(data=st.data())
     def test_a_payload_is_hardly_longer_than_its_words(self, data: st.DataObject) -> None:
-        dtype, words = self._chunk(data, 20_000)
+        dtype, words = self._chunk(data, 33_000)
         # Chosen: a bit a word and a few headers, so that trying a codec needs little more room.
-        bound = -(-words.size * (dtype.bits + 1) // 8) + 64 * (1 + words.size // 8192)
+        bound = -(-words.size * (dtype.bits + 1) // 8) + 64 * (1 + words.size // 32768)
         assert len(self.codec.encode(words, dtype)) <= bound
 
     @_settings

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orbax_gds.dtypes import DTYPES, Dtype
 
 _EDGES = (1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)
-_SUB_BLOCK_EDGES = (8191, 8192, 8193, 16384, 16385)
+_SUB_BLOCK_EDGES = (32767, 32768, 32769, 65536, 65537)
 
 
 def dtypes(*, where: Callable[[Dtype], bool] = lambda dtype: True) -> st.SearchStrategy[Dtype]:
@@ -76,7 +76,7 @@ _KINDS = (_random, _zeros, _constant, _famous, _window)
 
 @st.composite
 def words(
-    draw: st.DrawFn, dtype: Dtype, *, min_words: int = 1, max_words: int = 20_000
+    draw: st.DrawFn, dtype: Dtype, *, min_words: int = 1, max_words: int = 33_000
 ) -> np.ndarray:
     """Draw words of a dtype.
 
@@ -109,7 +109,7 @@ def chunks(
     draw: st.DrawFn,
     *,
     where: Callable[[Dtype], bool] = lambda dtype: True,
-    max_words: int = 20_000,
+    max_words: int = 33_000,
 ) -> tuple[Dtype, np.ndarray]:
     """Draw a dtype and words of it."""
     dtype = draw(dtypes(where=where))

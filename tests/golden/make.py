@@ -77,7 +77,7 @@ def frames() -> Iterator[tuple[str, bytes, np.ndarray]]:
         reference.encode_frame(zeros, bf16, codec="ladder", block_map=True),
         zeros,
     )
-    long = np.resize(narrow(bf16, 16, 9), 8192 + 5)
+    long = np.resize(narrow(bf16, 16, 9), 32768 + 5)
     yield "two sub-blocks", reference.encode_frame(long, bf16, codec="ladder"), long
 
 

@@ -11,7 +11,7 @@ namespace {
 
 const uint32_t kFewLengths[] = {1, 7, 64, 257, 1061};
 const uint32_t kManyLengths[] = {2,   3,   8,   63,  65,   127,  128,  255,
-                                 256, 300, 511, 513, 8191, 8192, 8193, 16384 + 300};
+                                 256, 300, 511, 513, 32767, 32768, 32769, 65536 + 300};
 
 void comes_back(const Bytes& words, uint8_t dtype, const EncodeOptions& options) {
     Bytes first;

@@ -44,9 +44,9 @@ void every_fp32_sign_and_exponent_comes_back() {
 
 // All escapes in one sub-block, none in the next; all words the same rank; one word in a level.
 void extremes_come_back() {
-    for (uint32_t n_words : {8192u, 8193u, 16384u}) {
+    for (uint32_t n_words : {kSubBlockWords, kSubBlockWords + 1, 2 * kSubBlockWords}) {
         Bytes words = make_words(16, n_words, Look::kNarrow, 2);
-        for (uint32_t i = 0; i < 8192; ++i) {
+        for (uint32_t i = 0; i < kSubBlockWords; ++i) {
             store_u16le(words.data() + 2 * i, static_cast<uint16_t>(i % 90 << 7));
         }
         comes_back(words, 16);
