@@ -281,8 +281,15 @@ def _asked_sharding(
         try:
             asked = asked.to_jax_sharding()
         except ValueError as error:
-            _log_once(cache, f"The sharding asked for leaf {path_text(spec.path)!r}: {error}")
             asked = None
+            if ("unfit", str(error)) not in cache:
+                cache["unfit", str(error)] = None
+                logger.info(
+                    "The sharding asked for leaf %r does not fit the devices here: %s. It and "
+                    "others like it are restored as if none was asked for.",
+                    path_text(spec.path),
+                    error,
+                )
     if isinstance(asked, jax.Device):
         asked = SingleDeviceSharding(asked)
     if asked is not None and not isinstance(asked, Sharding):
@@ -309,20 +316,15 @@ def _saved_sharding(
                     f"Leaf {path_text(spec.path)!r} was saved with a sharding that does not fit "
                     f"the devices here: {saved}. Ask for a sharding, or give fallback_sharding."
                 )
-            _log_once(
-                cache,
-                f"Leaf {path_text(spec.path)!r} was saved with a sharding that does not fit the "
-                f"devices here: {saved}. It and others like it go to "
-                f"{default_sharding() if fallback is None else fallback}.",
+            logger.info(
+                "Leaf %r was saved with a sharding that does not fit the devices here: %s. "
+                "It and others like it go to %s.",
+                path_text(spec.path),
+                saved,
+                fallback or default_sharding(),
             )
         cache[key] = rebuilt or fallback or default_sharding()
     return cache[key]
-
-
-def _log_once(cache: dict[Any, Any], message: str) -> None:
-    if message not in cache:
-        cache[message] = None
-        logger.info("%s", message)
 
 
 def default_sharding() -> SingleDeviceSharding:

@@ -4,6 +4,7 @@ import logging
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -185,7 +186,7 @@ def test_prng_keys_never_change_their_implementation():
 
 
 def test_dtypes_that_jax_only_names_are_restored_to_numpy():
-    array = np.arange(3).astype(jnp.float6_e2m3fn)
+    array = np.arange(3).astype(ml_dtypes.float6_e2m3fn)
     assert bits(asked(array, None)) == bits(array)
     with pytest.raises(Unsupported, match="cannot hold arrays of float6_e2m3fn"):
         asked(array, Target(type="jax.Array"))
@@ -227,6 +228,16 @@ def test_shardings_named_by_device_layout_and_metadata_are_honoured():
     np.testing.assert_array_equal(got, wide)
     described = ocp.metadata.SingleDeviceShardingMetadata(device_str=str(jax.devices()[5]))
     assert asked(array, Target(sharding=described)).devices() == {jax.devices()[5]}
+
+
+def test_metadata_of_devices_that_are_not_here_asks_for_nothing_with_one_log_line(caplog):
+    caplog.set_level(logging.INFO, "orbax_gds")
+    far = Target(sharding=ocp.metadata.SingleDeviceShardingMetadata(device_str="TPU_99"))
+    flat, arrays = saved([jnp.arange(3.0), jnp.arange(4.0)])
+    got = restored(flat, arrays, [far, far])
+    assert_same_bits(got, [jnp.arange(3.0), jnp.arange(4.0)])
+    (record,) = caplog.records
+    assert "The sharding asked for leaf '0' does not fit" in record.getMessage()
 
 
 def test_keys_go_to_any_kind_of_sharding():
