@@ -8,6 +8,9 @@
 namespace ogds {
 namespace {
 
+// Normal blocks are left after their first cache line: ask for those of later blocks early.
+constexpr uint32_t kPrefetchBlocks = 16;
+
 uint32_t words_in_block(uint32_t block, uint32_t n_words) noexcept {
     return std::min(kBlockWords, n_words - block * kBlockWords);
 }
@@ -83,9 +86,13 @@ bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype,
     }
     std::memset(map, 0, map_bytes_of(n_words));
     const size_t block_bytes = size_t{kBlockWords} * dtype.container_bytes;
-    for (uint32_t b = 0; b < n_blocks_of(n_words); ++b) {
+    const uint32_t n_blocks = n_blocks_of(n_words);
+    for (uint32_t b = 0; b < n_blocks; ++b) {
         const uint32_t n = words_in_block(b, n_words);
         const uint8_t* block = words + b * block_bytes;
+        if (b + kPrefetchBlocks < n_blocks) {
+            __builtin_prefetch(block + kPrefetchBlocks * block_bytes);
+        }
         const BlockCode code = classify(block, size_t{n} * dtype.container_bytes, dtype);
         if (code == BlockCode::kNormal) {
             counts.n_normal_words += n;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "bytes.h"
 
@@ -21,22 +22,22 @@ namespace detail {
 
 constexpr std::array<Dtype, 256> make_dtypes() {
     std::array<Dtype, 256> table{};
-    for (int id : {1, 2, 3}) table[id] = {8, 1, Split::kNone};
-    for (int id : {4, 5}) table[id] = {16, 2, Split::kNone};
-    for (int id : {6, 7}) table[id] = {32, 4, Split::kNone};
-    for (int id : {8, 9}) table[id] = {64, 8, Split::kNone};
-    for (int id : {10, 11}) table[id] = {4, 1, Split::kNone};
-    for (int id : {12, 13}) table[id] = {2, 1, Split::kNone};
-    for (int id : {14, 15}) table[id] = {1, 1, Split::kNone};
-    table[16] = {16, 2, Split::kBf16};
-    table[17] = {16, 2, Split::kNone};
-    table[18] = {32, 4, Split::kFp32};
-    table[19] = {64, 8, Split::kNone};
-    for (int id : {20, 21, 22, 23, 24, 25, 26, 27}) table[id] = {8, 1, Split::kNone};
-    table[28] = {4, 1, Split::kNone};
-    for (int id : {29, 30}) table[id] = {6, 1, Split::kNone};
-    table[32] = {32, 4, Split::kFp32};
-    table[33] = {64, 8, Split::kNone};
+    const auto set = [&table](std::initializer_list<uint8_t> ids, Dtype dtype) {
+        for (uint8_t id : ids) {
+            table[id] = dtype;
+        }
+    };
+    set({1, 2, 3}, {8, 1, Split::kNone});
+    set({4, 5, 17}, {16, 2, Split::kNone});
+    set({6, 7}, {32, 4, Split::kNone});
+    set({8, 9, 19, 33}, {64, 8, Split::kNone});
+    set({10, 11, 28}, {4, 1, Split::kNone});
+    set({12, 13}, {2, 1, Split::kNone});
+    set({14, 15}, {1, 1, Split::kNone});
+    set({16}, {16, 2, Split::kBf16});
+    set({18, 32}, {32, 4, Split::kFp32});
+    set({20, 21, 22, 23, 24, 25, 26, 27}, {8, 1, Split::kNone});
+    set({29, 30}, {6, 1, Split::kNone});
     return table;
 }
 

@@ -9,7 +9,9 @@ namespace ogds {
 namespace {
 
 constexpr uint32_t kGroupWords = 32;  // consecutive words: a cache line of bf16, two of fp32
-constexpr uint32_t kGroups = 256;     // looked at, about
+constexpr uint32_t kOneIn = 64;       // groups are looked at, but kMinGroups to kMaxGroups
+constexpr uint32_t kMinGroups = 64;
+constexpr uint32_t kMaxGroups = 256;
 
 uint8_t exponent_at(const uint8_t* words, uint32_t i, Split split) noexcept {
     return static_cast<uint8_t>(split == Split::kBf16 ? load_u16le(words + 2 * size_t{i}) >> 7
@@ -134,7 +136,8 @@ void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words
                       const Dtype& dtype, ExponentCounts& counts) noexcept {
     Histogram histogram;
     const uint32_t n_groups = (n_words + kGroupWords - 1) / kGroupWords;
-    const uint32_t stride = std::max(n_groups / kGroups, 1u);
+    const uint32_t n_looked_at = std::clamp(n_groups / kOneIn, kMinGroups, kMaxGroups);
+    const uint32_t stride = std::max(n_groups / n_looked_at, 1u);
     for (uint32_t i = 0; i < n_groups / stride; ++i) {
         // The place within the stride moves on: a period of the rows must not hide columns.
         const uint32_t first = (i * stride + 7 * i % stride) * kGroupWords;

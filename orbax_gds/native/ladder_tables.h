@@ -16,7 +16,7 @@ struct ExponentCounts {
     uint32_t total;
 };
 
-// Counts a fixed sample of the normal words of a chunk: about 8,192, spread evenly.
+// Counts a fixed sample of the normal words of a chunk: 2,048 to 8,192, spread evenly.
 void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words,
                       const Dtype& dtype, ExponentCounts& counts) noexcept;
 

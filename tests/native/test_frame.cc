@@ -10,8 +10,9 @@ using namespace ogds;
 namespace {
 
 const uint32_t kFewLengths[] = {1, 7, 64, 257, 1061};
-const uint32_t kManyLengths[] = {2,   3,   8,   63,  65,   127,  128,  255,
-                                 256, 300, 511, 513, 32767, 32768, 32769, 65536 + 300};
+const uint32_t kManyLengths[] = {2, 3, 8, 63, 65, 127, 128, 255, 256, 300, 511, 513};
+const uint32_t kLongLengths[] = {kSubBlockWords - 1, kSubBlockWords, kSubBlockWords + 1,
+                                 2 * kSubBlockWords + 300};
 
 void comes_back(const Bytes& words, uint8_t dtype, const EncodeOptions& options) {
     Bytes first;
@@ -46,6 +47,13 @@ void every_frame_comes_back() {
         }
         for (uint8_t dtype : {uint8_t{10}, uint8_t{16}, uint8_t{18}, uint8_t{19}}) {
             for (uint32_t n_words : kManyLengths) {
+                every_choice_comes_back(dtype, n_words, look);
+            }
+        }
+    }
+    for (Look look : {Look::kWeights, Look::kWide, Look::kBlocks}) {
+        for (uint8_t dtype : {uint8_t{10}, uint8_t{16}, uint8_t{18}}) {
+            for (uint32_t n_words : kLongLengths) {
                 every_choice_comes_back(dtype, n_words, look);
             }
         }
