@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kKeptScratchBytes = size_t{16} << 20;  // a thread keeps at most this much
 
-// Memory of one thread, kept between calls: fresh pages cost more than the coding of what fills them.
+// Memory of one thread, kept between calls: fresh pages cost more than coding what fills them.
 class Scratch {
 public:
     std::span<uint8_t> words(size_t n_bytes) {

@@ -213,8 +213,8 @@ inline Vector bytes_of_bits(uint32_t bits) noexcept {
 // The ranks of the 32 values from word `half` of each plane on, a byte each.
 inline Vector ranks32(const RankPlanes& ranks, uint32_t half) noexcept {
     const auto plane = [&](int bit) {
-        const uint32_t bits = load_u32le(reinterpret_cast<const uint8_t*>(ranks.bit[bit]) + 4 * half);
-        return _mm256_and_si256(bytes_of_bits(bits), splat(1 << bit));
+        const auto* bytes = reinterpret_cast<const uint8_t*>(ranks.bit[bit]);
+        return _mm256_and_si256(bytes_of_bits(load_u32le(bytes + 4 * half)), splat(1 << bit));
     };
     return _mm256_or_si256(_mm256_or_si256(plane(0), plane(1)),
                            _mm256_or_si256(plane(2), plane(3)));
