@@ -5,12 +5,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import orbax_gds as ogds
+from orbax_gds import manifest
 from orbax_gds.errors import Mismatch, Unsupported
 
 
@@ -164,11 +167,15 @@ def test_target_without_sharding_takes_the_saved_one(run):
 
 
 def test_layout_of_the_target_is_taken_with_support_layout(run):
+    columns_first = Format(Layout((1, 0)), SingleDeviceSharding(jax.devices()[0]))
     tree = {"w": jnp.arange(6.0).reshape(2, 3)}
+    target = {"w": jax.device_put(tree["w"], columns_first)}
     save(run, ocp.args.StandardSave(tree))
-    restored = run.restore(0, args=ocp.args.StandardRestore(tree, support_layout=True))
-    assert equal(restored, tree)
-    assert restored["w"].format == tree["w"].format
+    for support, expected in ((True, target), (False, tree)):
+        args = ocp.args.StandardRestore(target, support_layout=support)
+        restored = run.restore(0, args=args)
+        assert equal(restored, tree)
+        assert restored["w"].format.layout == expected["w"].format.layout
 
 
 def test_fallback_sharding_is_only_a_fallback(run):
@@ -177,6 +184,18 @@ def test_fallback_sharding_is_only_a_fallback(run):
     fallback = SingleDeviceSharding(jax.devices()[-1])
     restored = run.restore(0, args=ocp.args.StandardRestore(fallback_sharding=fallback))
     assert restored["w"].sharding.device_set == tree["w"].sharding.device_set
+
+
+def test_fallback_sharding_is_taken_where_the_saved_one_does_not_fit(ours, tmp_path):
+    save(ours, ocp.args.StandardSave({"w": jnp.ones(4)}))
+    path = tmp_path / "0" / "default" / "manifest.json"
+    saved = manifest.decode(path.read_bytes(), str(path))
+    elsewhere = tuple(msgspec.structs.replace(s, device=99) for s in saved.shardings)
+    path.write_bytes(manifest.encode(msgspec.structs.replace(saved, shardings=elsewhere)))
+    fallback = SingleDeviceSharding(jax.devices()[-1])
+    for item in (None, {"w": jax.ShapeDtypeStruct((4,), jnp.float32)}):
+        args = ocp.args.StandardRestore(item, fallback_sharding=fallback)
+        assert ours.restore(0, args=args)["w"].sharding == fallback
 
 
 def test_save_args_cast_what_they_name(run):
