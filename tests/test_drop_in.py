@@ -52,7 +52,7 @@ def equal(left, right) -> bool:
     return same_structure and jax.tree.all(jax.tree.map(same, left, right))
 
 
-PLAIN = pytest.param("orbax", marks=pytest.mark.filterwarnings("ignore"))
+PLAIN = pytest.param("orbax", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore")])
 
 
 @pytest.fixture(params=["ours", PLAIN])
