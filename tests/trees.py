@@ -11,7 +11,7 @@ def small_tree():
     rng = np.random.default_rng(0)
     return {
         "w": jnp.asarray(rng.standard_normal((8, 40)) * 0.02, jnp.bfloat16),
-        "m": {"mu": jnp.zeros(300, jnp.float32), "step": 7},
+        "m": {"mu": jnp.asarray(np.zeros(300, np.float32)), "step": 7},
         "name": "run 1",
         "none": None,
     }
@@ -24,8 +24,8 @@ def large_tree():
     return {
         "a": jnp.asarray(normal),
         "b": jnp.asarray(normal * 0.02, jnp.bfloat16),
-        "c": [jnp.asarray(rng.integers(0, 255, 70_000, np.uint8)), jnp.ones((300, 300))],
-        "d": {str(i): jnp.full(i + 1, i, jnp.int32) for i in range(200)},
+        "c": [jnp.asarray(rng.integers(0, 255, 70_000, np.uint8)), jnp.asarray(np.ones((300, 300), np.float32))],
+        "d": {str(i): jnp.asarray(np.full(i + 1, i, np.int32)) for i in range(200)},
     }
 
 
