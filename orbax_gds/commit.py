@@ -9,9 +9,10 @@ import msgspec
 
 from orbax_gds import manifest as manifests
 from orbax_gds import stripe as stripes
-from orbax_gds.errors import CommitError, Corrupt, IoError, NotFound, OgdsError
+from orbax_gds.errors import CommitError, Corrupt, IoError, NotFound, OgdsError, Unsupported
 
-PENDING_NAME = "manifest.json.tmp"
+PENDING_NAME = "manifest.json.pending"
+COMPLETE_NAME = "manifest.json.tmp"
 
 
 @contextlib.contextmanager
@@ -111,20 +112,29 @@ def publish(directory: str | os.PathLike[str]) -> None:
     directory = FilePath(directory)
     pending_path = directory / PENDING_NAME
     final_path = directory / manifests.MANIFEST_NAME
+    if final_path.exists():
+        return
     if not pending_path.exists():
-        if final_path.exists():
-            return
         raise CommitError(f"{directory}: there is nothing to publish: no save was written here.")
-    with io_context(pending_path, "read"):
-        data = pending_path.read_bytes()
-    pending = manifests.decode(data, str(pending_path), pending=True)
+    pending = _read_pending(pending_path)
     sealed = tuple(_sealed(directory, stripe.file) for stripe in pending.stripes)
+    complete_path = directory / COMPLETE_NAME
     complete = msgspec.structs.replace(pending, stripes=sealed)
-    write_synced(pending_path, manifests.encode(complete))
+    write_synced(complete_path, manifests.encode(complete))
     sync_directory(directory)
     with io_context(final_path, "publish"):
-        os.rename(pending_path, final_path)
+        os.rename(complete_path, final_path)
+        os.unlink(pending_path)
     sync_directory(directory)
+
+
+def _read_pending(path: FilePath) -> manifests.Manifest:
+    with io_context(path, "read"):
+        data = path.read_bytes()
+    try:
+        return manifests.decode(data, str(path), pending=True)
+    except (Corrupt, Unsupported) as err:
+        raise CommitError(f"The save in {path.parent} cannot be published: {err}") from err
 
 
 def _sealed(directory: FilePath, name: str) -> manifests.StripeSpec:

@@ -28,6 +28,7 @@ from orbax_gds.read_plan import (
     read_segments,
 )
 from orbax_gds.staging import BufferPool, aligned_empty
+from orbax_gds.threads import run_threads
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,14 +227,13 @@ class _Readers:
 
     def run(self, n_threads: int) -> None:
         """Do all reads; the calling thread takes part."""
-        threads = [threading.Thread(target=self._work) for _ in range(n_threads - 1)]
-        for thread in threads:
-            thread.start()
-        self._work()
-        for thread in threads:
-            thread.join()
+        run_threads(n_threads, self._work, self._stop)
         if self.error is not None:
             raise self.error
+
+    def _stop(self, error: BaseException) -> None:
+        with self.lock:
+            self.error = self.error or error
 
     def _next(self) -> tuple[Stripe, Read] | None:
         with self.lock:
@@ -244,8 +244,7 @@ class _Readers:
             while (task := self._next()) is not None:
                 self._read(*task)
         except BaseException as error:  # carried to the calling thread
-            with self.lock:
-                self.error = self.error or error
+            self._stop(error)
 
     def _read(self, stripe: Stripe, read: Read) -> None:
         begin = read.offset - read.offset % stripes.PAGE_BYTES

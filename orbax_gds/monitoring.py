@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-State = Literal["planned", "staged", "written", "synced", "committed"]
+State = Literal["synced", "committed"]
 
 
 class Stopwatch:

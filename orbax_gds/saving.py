@@ -20,8 +20,8 @@ import numpy as np
 from orbax_gds import _native, leaves, sidecar
 from orbax_gds import stripe as stripes
 from orbax_gds._version import __version__
-from orbax_gds.codecs import CODECS
-from orbax_gds.commit import leave_pending, publish, sync_directory
+from orbax_gds.codecs import codec_by_id
+from orbax_gds.commit import io_context, leave_pending, publish, sync_directory
 from orbax_gds.drivers import File, open_driver
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Exists
@@ -36,6 +36,7 @@ from orbax_gds.monitoring import SaveReport, Stopwatch
 from orbax_gds.options import Options
 from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run, make_plan
 from orbax_gds.staging import BufferPool, aligned_empty
+from orbax_gds.threads import run_threads
 
 logger = logging.getLogger(__name__)
 
@@ -74,15 +75,28 @@ def save(
         'committed'
     """
     directory = FilePath(path)
-    if (directory / MANIFEST_NAME).exists():
-        raise Exists(f"{directory} already holds a published item. Save elsewhere or delete it.")
+    _refuse_published(directory)
     prepared = prepare(tree, options=options, custom_metadata=custom_metadata)
-    directory.mkdir(parents=True, exist_ok=True)
+    parents = _make(directory)
     report = prepared.write(directory)
     with prepared.watch.time("commit"):
         publish(directory)
-        sync_directory(directory.parent)
-    return dataclasses.replace(report, state="committed", seconds=prepared.watch.seconds)
+        for parent in parents:
+            sync_directory(parent)
+    return dataclasses.replace(report, state="committed", seconds=dict(prepared.watch.seconds))
+
+
+def _refuse_published(directory: FilePath) -> None:
+    if (directory / MANIFEST_NAME).exists():
+        raise Exists(f"{directory} already holds a published item. Save elsewhere or delete it.")
+
+
+def _make(directory: FilePath) -> list[FilePath]:
+    """Make a directory and its parents; return the directories whose entries are new."""
+    with io_context(directory, "make"):
+        missing = [path for path in (directory, *directory.parents) if not path.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+    return [path.parent for path in missing or [directory]]
 
 
 def make_pool(options: Options) -> BufferPool:
@@ -172,15 +186,19 @@ class Prepared:
             The report, in the state "synced".
 
         Raises:
+            Exists: an item is already published there.
             IoError: the operating system refused; the item will not be published.
         """
         directory = FilePath(directory)
+        _refuse_published(directory)
         driver = open_driver(self.options.driver, directory)
         path = directory / stripes.file_name(self.process)
         with _lent(pool, self.options) as buffers, driver.open(path, "w") as file:
             writer = _StripeWriter(self, file, buffers)
-            writer.write()
-            self._buffers = []  # the views go, so that donation is in place again
+            try:
+                writer.write()
+            finally:
+                self._buffers = []  # the views go, so that donation is in place again
             with self.watch.time("sync"):
                 file.sync(writer.file_bytes)
         with self.watch.time("sync"):
@@ -198,7 +216,7 @@ class Prepared:
             codecs=_bytes_by_codec(writer.records),
             driver=file.carried,
             driver_reason=file.reason or driver.reason,
-            seconds=self.watch.seconds,
+            seconds=dict(self.watch.seconds),
         )
         logger.info("%s", report.line())
         return report
@@ -256,12 +274,7 @@ class _StripeWriter:
         self._write_block(0, head)
         self._offset = len(head)
         n_threads = min(self.save.options.n_workers, len(self.save.plan.runs))
-        threads = [threading.Thread(target=self._work) for _ in range(max(0, n_threads - 1))]
-        for thread in threads:
-            thread.start()
-        self._work()
-        for thread in threads:
-            thread.join()
+        run_threads(n_threads, self._work, self._stop)
         if self._error is not None:
             raise self._error
         index = self.records.tobytes()
@@ -285,9 +298,12 @@ class _StripeWriter:
             while self._step():
                 pass
         except BaseException as error:  # carried to the thread that called write
-            with self._turn:
-                self._error = self._error or error
-                self._turn.notify_all()
+            self._stop(error)
+
+    def _stop(self, error: BaseException) -> None:
+        with self._turn:
+            self._error = self._error or error
+            self._turn.notify_all()
 
     def _step(self) -> bool:
         with self.pool.acquire() as buffer:
@@ -326,4 +342,4 @@ def _as_bytes(records: np.ndarray) -> np.ndarray:
 
 def _bytes_by_codec(records: np.ndarray) -> dict[str, int]:
     sums = np.bincount(records["codec"], weights=records["frame_bytes"])
-    return {CODECS[codec].name: int(n) for codec, n in enumerate(sums) if n}
+    return {codec_by_id(codec).name: int(n) for codec, n in enumerate(sums) if n}

@@ -9,6 +9,7 @@ import orbax_gds as ogds
 from orbax_gds import commit, saving
 from orbax_gds.errors import (
     CommitError,
+    Exists,
     IoError,
     NotFound,
     OgdsError,
@@ -48,6 +49,33 @@ def test_short_writes_change_nothing(tmp_path):
         assert_same(ogds.restore(tmp_path / str(at)), small_tree())
 
 
+def test_a_save_into_a_published_item_leaves_it_whole(tmp_path):
+    prepared = [saving.prepare({"a": n}) for n in range(2)]
+    prepared[0].write(tmp_path)
+    commit.publish(tmp_path)
+    with pytest.raises(Exists, match="already holds"):
+        prepared[1].write(tmp_path)
+    commit.publish(tmp_path)
+    assert ogds.restore(tmp_path) == {"a": 0}
+
+
+def test_new_parents_are_synced_too(tmp_path):
+    with faulty_system(Fault(None)) as fault:
+        ogds.save(tmp_path / "a" / "b" / "item", {"x": 1})
+    synced = [name for name in fault.operations if name.startswith("fsync")]
+    for directory in (tmp_path, tmp_path / "a", tmp_path / "a" / "b"):
+        assert f"fsync {directory}" in synced
+
+
+def test_a_damaged_pending_manifest_is_not_published(tmp_path):
+    saving.prepare({"a": 1}).write(tmp_path)
+    pending = tmp_path / "manifest.json.pending"
+    pending.write_bytes(pending.read_bytes()[:-1])
+    with pytest.raises(CommitError, match="cannot be published"):
+        commit.publish(tmp_path)
+    assert not (tmp_path / "manifest.json").exists()
+
+
 def test_errors_of_the_system_keep_their_number(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
@@ -69,7 +97,8 @@ def test_every_sync_comes_before_the_name_it_protects(tmp_path):
     assert before[0] == "fsync item/p00000.ogds"
     assert "fsync item/_METADATA" in before
     assert before[-2:] == ["fsync item/manifest.json.tmp", "fsync item"]
-    assert next(name for name in done[renamed:] if name.startswith("fsync")) == "fsync item"
+    after = [name for name in done[renamed:] if name.startswith("fsync")]
+    assert after == ["fsync item", f"fsync {tmp_path}"]
 
 
 def test_nothing_is_published_before_every_stripe_is_sealed(tmp_path):
