@@ -98,7 +98,7 @@ def _read(item: Item, wants: Sequence[trees.Want]) -> list[Any]:
         dtype = item.dtypes[want.leaf]
         assert dtype is not None
         own = [ShardBox(leaf=want.leaf, start=s, extent=e) for s, e in want.boxes]
-        words.append([aligned_empty(box.n_elements * dtype.element_bytes) for box in own])
+        words.append([aligned_empty(box.n_elements * dtype.element_bytes, 64) for box in own])
         boxes.extend(own)
     item.read(boxes, [buffer for own in words for buffer in own])
     return trees.assemble(wants, words)
@@ -106,17 +106,17 @@ def _read(item: Item, wants: Sequence[trees.Want]) -> list[Any]:
 
 def _chosen(specs: Sequence[LeafSpec], asked: Iterable[Path | str], where: Any) -> list[int]:
     """Return the numbers of the leaves that typed paths or texts name, in the item's order."""
+    typed = {spec.path: i for i, spec in enumerate(specs)}
+    below: dict[str, list[int]] = defaultdict(list)  # text of every leaf and all above it
+    for i, spec in enumerate(specs):
+        for text in {path_text(spec.path[:depth]) for depth in range(1, len(spec.path) + 1)}:
+            below[text].append(i)
     chosen: set[int] = set()
-    for name in asked:
+    for name in [asked] if isinstance(asked, str) else asked:
         if isinstance(name, str):
-            below = name.rstrip("/") + "/"
-            found = [
-                i
-                for i, spec in enumerate(specs)
-                if path_text(spec.path) == name or path_text(spec.path).startswith(below)
-            ]
+            found = below.get(name) or below.get(name.rstrip("/"), [])
         else:
-            found = [i for i, spec in enumerate(specs) if spec.path == tuple(name)]
+            found = [typed[name]] if name in typed else []
         if not found:
             raise NotFound(f"{where} has no leaf {name!r}. `orbax-gds ls` lists its leaves.")
         chosen.update(found)

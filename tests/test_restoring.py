@@ -47,5 +47,6 @@ def test_chosen_leaves_are_restored_alone(tmp_path):
     path = tmp_path / "item"
     assert ogds.restore(path, leaves=["a"]) == {"a": {"b": 1, "c": 2}}
     assert ogds.restore(path, leaves=["a/c", (("k", "ab"),)]) == {"a": {"c": 2}, "ab": 3}
+    assert ogds.restore(path, leaves="a") == {"a": {"b": 1, "c": 2}}
     with pytest.raises(NotFound, match="'nowhere'"):
         ogds.restore(path, leaves=["nowhere"])
