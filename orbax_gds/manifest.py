@@ -102,15 +102,21 @@ def check_custom_metadata(value: Any) -> None:
     """Refuse custom metadata that would not come back as it is, but for tuples as lists.
 
     Raises:
-        Unsupported: it is not JSON: a set, NaN, bytes, invalid Unicode.
+        Unsupported: it is not JSON: a set, NaN, bytes, a key that is no text, invalid Unicode.
     """
     try:
-        text = json.dumps(value, allow_nan=False)
-        kept = json.dumps(msgspec.json.decode(msgspec.json.encode(value))) == text
+        json.dumps(value, allow_nan=False)
+        kept = msgspec.json.decode(msgspec.json.encode(value)) == _as_lists(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as err:
         raise Unsupported(f"custom_metadata must be plain JSON: {err}.") from err
     if not kept:
         raise Unsupported("custom_metadata must be plain JSON: it would come back changed.")
+
+
+def _as_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_lists(inner) for key, inner in value.items()}
+    return [_as_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -147,7 +147,8 @@ def test_missing_fields_are_corrupt(missing):
 
 
 @pytest.mark.parametrize(
-    "custom", [{1, 2}, object(), b"x", {"x": "\ud800"}, float("nan"), [float("inf")]]
+    "custom",
+    [{1, 2}, object(), b"x", {"x": "\ud800"}, float("nan"), [float("inf")], {1: 2}, [{None: 1}]],
 )
 def test_custom_metadata_that_would_not_come_back_is_refused(custom):
     with pytest.raises(Unsupported, match="custom_metadata"):
