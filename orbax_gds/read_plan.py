@@ -200,7 +200,10 @@ def _groups(needed: Sequence[int], offsets: np.ndarray, sizes: np.ndarray) -> li
 
 
 def read_segments(
-    read: Read, shards: Sequence[StoredShard], wants: Sequence[ShardBox], dtypes: Sequence[Dtype]
+    read: Read,
+    shards: Sequence[StoredShard],
+    wants: Sequence[ShardBox],
+    dtypes: Sequence[Dtype | None],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Say where the words of a read's chunks go.
 
@@ -212,7 +215,9 @@ def read_segments(
     pieces: list[np.ndarray] = [np.empty((0, 5), np.int64)]
     for overlap in read.overlaps:
         shard, want = shards[overlap.shard], wants[overlap.want]
-        pieces.extend(_pieces(read.chunks, shard, overlap.want, want, dtypes[shard.leaf]))
+        dtype = dtypes[shard.leaf]
+        assert dtype is not None, "a stored shard has words"
+        pieces.extend(_pieces(read.chunks, shard, overlap.want, want, dtype))
     table = np.concatenate(pieces)
     table = table[np.argsort(table[:, 0], kind="stable")]
     counts = np.bincount(np.searchsorted(read.chunks, table[:, 0]), minlength=len(read.chunks))

@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orbax_gds import leaves as trees
@@ -61,33 +61,38 @@ def restore(
         specs = item.manifest.leaves
         if abstract is None:
             chosen = range(len(specs)) if leaves is None else _chosen(specs, leaves, path)
-            targets: list[Any] = [None] * len(chosen)
-        else:
-            asked, treedef = trees.flatten_target(abstract)
-            matched = _match(specs, [p for p, _ in asked], partial, path)
-            kept = [i for i, (_, target) in enumerate(asked) if target is not ...]
-            chosen, targets = [matched[i] for i in kept], [asked[i][1] for i in kept]
-        cache: dict[Any, Any] = {}
-        wants = [
-            trees.want(
-                leaf,
-                specs[leaf],
-                item.manifest.shardings,
-                target,
-                fallback_sharding=fallback_sharding,
-                strict=strict,
-                cache=cache,
-            )
-            for leaf, target in zip(chosen, targets, strict=True)
-            if specs[leaf].has_words
-        ]
-        values = dict(zip([w.leaf for w in wants], _read(item, wants), strict=True))
-    if abstract is None:
-        return trees.unflatten([specs[i] for i in chosen], [values.get(i) for i in chosen])
-    filled = [... for _ in asked]
-    for i in kept:
-        filled[i] = values[matched[i]]
-    return treedef.unflatten(filled)
+            values = _values(item, dict.fromkeys(chosen), strict, fallback_sharding)
+            return trees.unflatten([specs[i] for i in chosen], [values.get(i) for i in chosen])
+        asked, treedef = trees.flatten_target(abstract)
+        matched = _match(specs, [p for p, _ in asked], partial, path)
+        targets = {
+            leaf: target
+            for leaf, (_, target) in zip(matched, asked, strict=True)
+            if target is not ...
+        }
+        values = _values(item, targets, strict, fallback_sharding)
+        return treedef.unflatten([values[i] if i in targets else ... for i in matched])
+
+
+def _values(
+    item: Item, targets: Mapping[int, Any], strict: bool, fallback_sharding: Any
+) -> dict[int, Any]:
+    """Return the values of leaves, each as its target asks; None asks for it as saved."""
+    cache: dict[Any, Any] = {}
+    wants = [
+        trees.want(
+            leaf,
+            item.manifest.leaves[leaf],
+            item.manifest.shardings,
+            target,
+            fallback_sharding=fallback_sharding,
+            strict=strict,
+            cache=cache,
+        )
+        for leaf, target in targets.items()
+        if item.manifest.leaves[leaf].has_words
+    ]
+    return dict(zip([want.leaf for want in wants], _read(item, wants), strict=True))
 
 
 def _read(item: Item, wants: Sequence[trees.Want]) -> list[Any]:
