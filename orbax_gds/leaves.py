@@ -256,13 +256,26 @@ class _Shardings:
     def __init__(self) -> None:
         self.specs: list[ShardingSpec] = []
         self._numbers: dict[Sharding, int] = {}
+        self._n_processes = jax.process_count()
 
     def number(self, sharding: Sharding) -> int:
-        """Return the sharding's number, a new one for a new sharding."""
+        """Return the sharding's number, a new one for a new sharding.
+
+        Raises:
+            Unsupported: arrays of this sharding cannot be saved.
+        """
         number = self._numbers.get(sharding)
         if number is None:
+            if self._n_processes > 1 and sharding.is_fully_addressable:
+                raise Unsupported(
+                    f"is a host-local jax.Array: of {self._n_processes} processes only this one "
+                    "holds it, and each would store its own. Make it global "
+                    "(jax.make_array_from_process_local_data), or save it as a NumPy array "
+                    "(np.asarray), which process 0 stores."
+                )
+            spec = sharding_spec(sharding)
             number = self._numbers[sharding] = len(self.specs)
-            self.specs.append(sharding_spec(sharding))
+            self.specs.append(spec)
         return number
 
 

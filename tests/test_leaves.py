@@ -349,6 +349,26 @@ def test_unreduced_partial_sums_are_refused():
     partial = NamedSharding(over, PartitionSpec(None, unreduced={"x"}))
     with pytest.raises(Unsupported, match="unreduced"):
         leaves.sharding_spec(partial)
+    shardings = leaves._Shardings()
+    for _ in range(2):  # every leaf of that sharding is refused, not the first alone
+        with pytest.raises(Unsupported, match="unreduced"):
+            shardings.number(partial)
+
+
+def test_host_local_arrays_of_several_processes_are_refused_by_name(monkeypatch):
+    tree = {"a": jnp.ones(3), "b": [jnp.zeros(3)], "key": jax.random.key(0), "n": np.ones(3)}
+    leaves.flatten(tree)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(Unsupported, match=r"(?s)^3 of 4 .*'a' is a host-local .*'b/0' .*'key' "):
+        leaves.flatten(tree)
+    assert [spec.type for spec in leaves.flatten([tree["n"], 3]).specs] == ["numpy.ndarray", "int"]
+
+
+def test_an_array_over_several_processes_is_not_host_local(monkeypatch):
+    spread = jax.device_put(np.ones(8), NamedSharding(mesh(8), PartitionSpec("x")))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(NamedSharding, "is_fully_addressable", False)
+    assert leaves.flatten([spread]).specs[0].sharding == 0
 
 
 def test_a_snapshot_survives_writes_and_donation():
