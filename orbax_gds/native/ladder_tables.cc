@@ -90,8 +90,9 @@ uint64_t choose_widths(const uint32_t (&count_of_rank)[16], LadderTables& tables
     for (int r = 15; r >= 0; --r) {
         left[r] = left[r + 1] + count_of_rank[r];
     }
-    // A level costs time and a count; one that saves less than this share is not worth it.
-    const uint64_t level_cost = left[0] / 256 + 1;
+    // A level costs a count and a little time; one that saves less than 1/4096 bit a word is not
+    // worth it. Measured: 1/256 codes as fast and makes frames 0.02 % larger.
+    const uint64_t level_cost = left[0] / 4096 + 1;
     Plan plans[kMaxLevels][20];
     for (uint32_t depth = 0; depth < kMaxLevels; ++depth) {  // levels that may follow
         for (uint32_t r = 0; r < 20; ++r) {
