@@ -301,10 +301,10 @@ def owned_shards(flat: Flat, process: int) -> list[ShardBox]:
             if process == 0:
                 owned.append(ShardBox(leaf=leaf, start=(0,) * len(shape), extent=shape))
             continue
-        layout = (value.sharding, shape)
+        layout = _layout_key(spec, value)
         boxes = divided.get(layout)
         if boxes is None:
-            boxes = divided[layout] = _boxes_and_holders(*layout)
+            boxes = divided[layout] = _boxes_and_holders(value.sharding, shape)
         for (start, extent), holders in boxes:
             if loads.owner(holders, extent, spec.dtype) == process:
                 owned.append(ShardBox(leaf=leaf, start=start, extent=extent))
@@ -351,27 +351,55 @@ def snapshot(flat: Flat, shards: Sequence[ShardBox]) -> list[np.ndarray]:
     """
     arrays: list[Any] = []
     far: list[int] = []  # positions of the arrays on accelerators
-    pieces: dict[Box, jax.Array] = {}
-    leaf = -1
-    spread, cut = functools.cache(_spread), functools.cache(boxes_by_device)
+    layouts: dict[Hashable, _Layout] = {}
     for shard in shards:
         spec, value = flat.specs[shard.leaf], flat.values[shard.leaf]
         if spec.sharding is None:
             value = _little_endian(value, copy=spec.type == "numpy.ndarray")
         else:
-            is_spread, is_far = spread(value.sharding)
-            if is_far:
+            key = _layout_key(spec, value)
+            layout = layouts.get(key) or layouts.setdefault(key, _layout(value))
+            if layout.is_far:
                 far.append(len(arrays))
-            if is_spread:
-                if shard.leaf != leaf:
-                    leaf = shard.leaf
-                    pieces = _local_pieces(value, cut(value.sharding, value.shape))
-                value = pieces[shard.start, shard.extent]
+            if layout.places is not None:
+                value = _piece(value, layout.places[shard.start, shard.extent])
         arrays.append(value)
     if far:
         for number, copy in zip(far, pinned_copies([arrays[n] for n in far]), strict=True):
             arrays[number] = copy
     return [_words(np.asarray(array)) for array in arrays]
+
+
+def _layout_key(spec: LeafSpec, value: jax.Array) -> Hashable:
+    """Return what leaves with equal boxes share; hashing a sharding for each leaf costs more."""
+    if spec.prng is None:
+        return spec.sharding, spec.shape
+    return value.sharding, spec.shape  # that of the key data, where the spec has the keys' own
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """Where the pieces lie that arrays of one sharding and shape are made of.
+
+    Attributes:
+        is_far: whether that is outside host memory.
+        places: for each box one piece with it, as its number and device; None if all is one piece.
+    """
+
+    is_far: bool
+    places: Mapping[Box, tuple[int, Device]] | None
+
+
+def _layout(value: jax.Array) -> _Layout:
+    is_spread, is_far = _spread(value.sharding)
+    if not is_spread:
+        return _Layout(is_far=is_far, places=None)
+    boxes = boxes_by_device(value.sharding, value.shape)
+    places: dict[Box, tuple[int, Device]] = {}
+    for number in range(len(value.sharding.addressable_devices)):
+        (device,) = value.addressable_data(number).devices()
+        places.setdefault(boxes[device], (number, device))
+    return _Layout(is_far=is_far, places=places)
 
 
 def _spread(sharding: Sharding) -> tuple[bool, bool]:
@@ -380,13 +408,12 @@ def _spread(sharding: Sharding) -> tuple[bool, bool]:
     return len(devices) > 1, next(iter(devices)).platform != "cpu"
 
 
-def _local_pieces(value: jax.Array, boxes: Mapping[Device, Box]) -> dict[Box, jax.Array]:
-    pieces = {}
-    for number in range(len(value.sharding.addressable_devices)):
-        piece = value.addressable_data(number)
-        (device,) = piece.devices()
-        pieces[boxes[device]] = piece
-    return pieces
+def _piece(value: jax.Array, place: tuple[int, Device]) -> jax.Array:
+    """Return one piece of an array: fetching those of all replicas would cost as much for each."""
+    number, device = place
+    piece = value.addressable_data(number)
+    assert device in piece.devices(), "equal shardings number their devices differently"
+    return piece
 
 
 def pinned_copies(arrays: list[jax.Array]) -> list[jax.Array]:
