@@ -1,8 +1,9 @@
 """The manifest: what an item holds, as JSON under a checksum. FORMAT §3."""
 
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +14,10 @@ from orbax_gds.errors import Corrupt, Unsupported
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 KNOWN_REQUIRES: frozenset[str] = frozenset()
+MAX_MANIFEST_BYTES = 2**31 - 1  # required: FORMAT §8.2, as all limits here
+MAX_RANK = 64
+MAX_PATH_KEYS = 900
+MAX_ELEMENTS = 2**58 - 1
 
 Key = tuple[str, str | int]
 """One typed key of a path: ("k", dict key), ("i", index), ("a", attribute), ("n", child)."""
@@ -20,10 +25,23 @@ Path = tuple[Key, ...]
 
 _PREFIX = re.compile(rb'\{"crc32c":"([0-9a-f]{8})",')
 _PREFIX_BYTES = 21
-_STRIPE_NAME = re.compile(r"p\d{5,}(-\d{2})?\.ogds")
+_STRIPE_NAME = re.compile(r"p[0-9]{5,}(-[0-9]{2})?\.ogds")
 _SIDECAR_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _UUID = re.compile(r"[0-9a-f]{32}")
 _CRC = re.compile(r"[0-9a-f]{8}")
+
+_ARRAY_TYPES = frozenset({"jax.Array", "numpy.ndarray", "numpy.generic"})
+_NO_WORDS = frozenset({(None, None)})
+_STORED_AS: Mapping[str, frozenset[tuple[str | None, int | None]]] = {
+    "bool": frozenset({("bool", 0)}),
+    "int": frozenset({("int64", 0), ("uint8", 1)}),
+    "float": frozenset({("float64", 0)}),
+    "complex": frozenset({("complex128", 0)}),
+    "str": frozenset({("uint8", 1)}),
+    "bytes": frozenset({("uint8", 1)}),
+    **dict.fromkeys(("None", "dict", "list", "tuple", "node"), _NO_WORDS),
+}
+"""Dtype and rank that a leaf of each type may have, but for arrays. FORMAT §3.1."""
 
 
 class LeafSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,8 +138,17 @@ def _as_lists(value: Any) -> Any:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the bytes of `manifest.json`; all of it must be valid Unicode."""
+    """Return the bytes of `manifest.json`; all of it must be valid Unicode.
+
+    Raises:
+        Unsupported: it would be longer than a manifest may be.
+    """
     body = msgspec.json.encode(manifest)[1:]
+    if _PREFIX_BYTES + len(body) > MAX_MANIFEST_BYTES:
+        raise Unsupported(
+            f"The manifest would take {_PREFIX_BYTES + len(body)} bytes, and may take "
+            f"{MAX_MANIFEST_BYTES}. Save fewer leaves, or less custom_metadata, in one item."
+        )
     return b'{"crc32c":"%s",' % crc_text(body).encode() + body
 
 
@@ -137,6 +164,11 @@ def decode(data: bytes, where: str, *, pending: bool = False) -> Manifest:
         Corrupt: checksum, JSON or a field is wrong.
         Unsupported: it was written by a newer format or needs an unknown feature.
     """
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise Corrupt(
+            f"{where} has {len(data)} bytes, a manifest has at most {MAX_MANIFEST_BYTES}. "
+            "Restore another step or a copy of this one."
+        )
     match = _PREFIX.match(data[:_PREFIX_BYTES])
     found = crc_text(memoryview(data)[_PREFIX_BYTES:])
     if match is None or match[1].decode() != found:
@@ -147,6 +179,8 @@ def decode(data: bytes, where: str, *, pending: bool = False) -> Manifest:
         )
     manifest = _parse(b"{" + data[_PREFIX_BYTES:], where)
     _check_leaves(manifest, where)
+    for sharding in manifest.shardings:
+        _check_sharding(sharding, where)
     _check_files(manifest, where, pending)
     return manifest
 
@@ -171,18 +205,65 @@ def _parse(body: bytes, where: str) -> Manifest:
 def _check_leaves(manifest: Manifest, where: str) -> None:
     paths = set()
     for leaf in manifest.leaves:
-        name = path_text(leaf.path)
-        if any(tag not in "kian" or len(tag) != 1 for tag, _ in leaf.path):
-            raise Corrupt(f"{where}: leaf {name!r} has a key with an unknown tag.")
+        if leaf.type not in _ARRAY_TYPES and leaf.type not in _STORED_AS:
+            raise Unsupported(
+                f"{where}: leaf {path_text(leaf.path)!r} has the type {leaf.type!r}, unknown to "
+                "this orbax_gds. Update it."
+            )
+        if problem := _problem(leaf, len(manifest.shardings)):
+            raise Corrupt(f"{where}: leaf {path_text(leaf.path)!r} {problem}.")
         if leaf.path in paths:
-            raise Corrupt(f"{where}: leaf {name!r} is listed twice.")
+            raise Corrupt(f"{where}: leaf {path_text(leaf.path)!r} is listed twice.")
         paths.add(leaf.path)
-        if (leaf.dtype is None) != (leaf.shape is None):
-            raise Corrupt(f"{where}: leaf {name!r} has only one of dtype and shape.")
-        if any(n < 0 for n in leaf.shape or ()):
-            raise Corrupt(f"{where}: leaf {name!r} has the impossible shape {leaf.shape}.")
-        if leaf.sharding is not None and not 0 <= leaf.sharding < len(manifest.shardings):
-            raise Corrupt(f"{where}: leaf {name!r} names sharding {leaf.sharding}, not listed.")
+
+
+def _problem(leaf: LeafSpec, n_shardings: int) -> str | None:
+    """Return what is wrong with one leaf of a known type, None if nothing is."""
+    if len(leaf.path) > MAX_PATH_KEYS:
+        return f"has a path of {len(leaf.path)} keys"
+    if any(tag not in "kian" or len(tag) != 1 for tag, _ in leaf.path):
+        return "has a key with an unknown tag"
+    if not _is_stored_as_its_type(leaf):
+        return f"is {leaf.type} with the dtype {leaf.dtype} and the shape {leaf.shape}"
+    if leaf.shape is not None and not _is_possible(leaf.shape):
+        return f"has the impossible shape {leaf.shape}"
+    if leaf.prng is not None and (leaf.type, leaf.dtype) != ("jax.Array", "uint32"):
+        return f"is {leaf.type} of {leaf.dtype}, which are no PRNG keys"
+    if leaf.sharding is not None and not 0 <= leaf.sharding < n_shardings:
+        return f"names sharding {leaf.sharding}, not listed"
+    return None
+
+
+def _is_stored_as_its_type(leaf: LeafSpec) -> bool:
+    rank = None if leaf.shape is None else len(leaf.shape)
+    if leaf.type not in _ARRAY_TYPES:
+        return (leaf.dtype, rank) in _STORED_AS[leaf.type]
+    scalar = leaf.type == "numpy.generic"
+    return leaf.dtype is not None and rank is not None and not (scalar and rank)
+
+
+def _is_possible(shape: tuple[int, ...]) -> bool:
+    return (
+        len(shape) <= MAX_RANK
+        and min(shape, default=0) >= 0
+        and math.prod(n for n in shape if n) <= MAX_ELEMENTS
+    )
+
+
+def _check_sharding(sharding: ShardingSpec, where: str) -> None:
+    """Check the names and sizes of a mesh; whether it fits any devices is not known here."""
+    axes = sharding.axes or ()
+    names = [name for name, _ in axes]
+    used = [name for parts in sharding.spec or () for name in parts or ()]
+    if (
+        any(size < 1 for _, size in axes)
+        or len(set(names)) != len(names)
+        or len(set(used)) != len(used)
+        or not set(used) <= set(names)
+    ):
+        raise Corrupt(
+            f"{where}: a sharding over the mesh {axes} with the spec {sharding.spec} is impossible."
+        )
 
 
 def _check_files(manifest: Manifest, where: str, pending: bool) -> None:

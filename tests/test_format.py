@@ -169,7 +169,12 @@ def test_the_registries_are_those_of_the_code() -> None:
 def test_the_limits_are_those_of_the_code() -> None:
     text = section("8.2")
     assert f"Rank ≤ {reference_stripe.MAX_RANK}" in text
-    assert stripe.MAX_RANK == 64
+    assert manifest.MAX_RANK == 64
+    assert f"keys in a path ≤ {manifest.MAX_PATH_KEYS}" in text
+    assert "other than 0 < 2⁵⁸" in text
+    assert manifest.MAX_ELEMENTS == 2**58 - 1
+    assert "manifest < 2³¹ bytes" in text
+    assert manifest.MAX_MANIFEST_BYTES == 2**31 - 1
     assert "chunk ≤ 2²⁸ words" in text
     assert reference_frame.MAX_CHUNK_WORDS == 2**28
     assert "frame < 2³¹ bytes" in text

@@ -109,6 +109,11 @@ def _leaf(**changes):
     }
 
 
+def _mesh(**changes):
+    mesh = {"type": "NamedSharding", "axes": [["x", 2]], "devices": [0, 1], "spec": [None, ["x"]]}
+    return {"shardings": [mesh | changes], "leaves": []}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -129,6 +134,28 @@ def _leaf(**changes):
         _leaf(shape=[-1]),
         _leaf(shape=None),
         _leaf(dtype=None),
+        _leaf(path=[["k", "w"]] * 901),
+        _leaf(shape=[1] * 65),
+        _leaf(shape=[2**58]),
+        _leaf(shape=[2**29, 0, 2**29]),
+        _leaf(type="None"),
+        _leaf(type="list", dtype=None),
+        _leaf(dtype=None, shape=None),
+        _leaf(type="numpy.generic"),
+        _leaf(type="float", dtype="float32", shape=[]),
+        _leaf(type="float", dtype="float64", shape=[1]),
+        _leaf(type="int", dtype="int8", shape=[]),
+        _leaf(type="int", dtype="int64", shape=[1]),
+        _leaf(type="str", dtype="int8"),
+        _leaf(type="bytes", dtype="uint8", shape=[]),
+        _leaf(prng="threefry2x32"),
+        _leaf(prng="threefry2x32", dtype="uint32", type="numpy.ndarray"),
+        _mesh(axes=[["x", 0]]),
+        _mesh(axes=[["x", -1], ["y", -2]]),
+        _mesh(axes=[["x", 1], ["x", 2]]),
+        _mesh(spec=[["y"]]),
+        _mesh(spec=[["x"], ["x"]]),
+        {"stripes": [msgspec.to_builtins(STRIPE) | {"file": "p0000\u0661.ogds"}]},
         _leaf(sharding=1),
         _leaf(sharding=-1),
     ],
@@ -136,6 +163,48 @@ def _leaf(**changes):
 def test_malformed_fields_are_corrupt(change):
     with pytest.raises(Corrupt, match="here"):
         manifests.decode(sealed(as_dict(make()) | change), "here")
+
+
+def test_the_leaves_and_meshes_that_the_malformed_ones_came_from_are_read():
+    decoded = manifests.decode(sealed(as_dict(make()) | _leaf()), "here")
+    assert decoded.leaves[0].shape == (2,)
+    assert manifests.decode(sealed(as_dict(make()) | _mesh()), "here").shardings
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "shape"),
+    [
+        ("jax.Array", "bfloat16", [3, 0]),
+        ("numpy.ndarray", "uint1", [1] * 64),
+        ("numpy.generic", "int4", []),
+        ("bool", "bool", []),
+        ("int", "int64", []),
+        ("int", "uint8", [9]),
+        ("float", "float64", []),
+        ("complex", "complex128", []),
+        ("str", "uint8", [0]),
+        ("bytes", "uint8", [5]),
+        *((kind, None, None) for kind in ("None", "dict", "list", "tuple", "node")),
+    ],
+)
+def test_every_type_is_read_as_it_is_stored(kind, dtype, shape):
+    leaf = {"path": [["i", 0]] * 900, "type": kind, "dtype": dtype, "shape": shape}
+    (decoded,) = manifests.decode(sealed(as_dict(make()) | {"leaves": [leaf]}), "here").leaves
+    assert (decoded.type, decoded.dtype) == (kind, dtype)
+
+
+def test_an_unknown_type_of_leaf_is_unsupported():
+    with pytest.raises(Unsupported, match=r"'set'.*Update"):
+        manifests.decode(sealed(as_dict(make()) | _leaf(type="set")), "here")
+
+
+def test_a_manifest_is_neither_written_nor_read_beyond_its_limit(monkeypatch):
+    data = manifests.encode(make())
+    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", len(data) - 1)
+    with pytest.raises(Corrupt, match="at most"):
+        manifests.decode(data, "here")
+    with pytest.raises(Unsupported, match="fewer leaves"):
+        manifests.encode(make())
 
 
 @pytest.mark.parametrize("missing", ["format", "requires", "leaves", "stripes", "sidecars"])
