@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import enum
+import gc
 import math
 import types
 from typing import Any, NamedTuple
@@ -388,6 +389,20 @@ def test_a_snapshot_survives_writes_and_donation():
         np.testing.assert_array_equal(step(tree.pop(name)), np.full(8, -1))
     for leaf, array in stored_arrays(flat, shards, words).items():
         np.testing.assert_array_equal(array, expected[flat.specs[leaf].path[0][1]])
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_of_cycles_is_left_as_it_was(enabled):
+    was_enabled = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        flat = leaves.flatten([jnp.ones(3)])
+        leaves.snapshot(flat, leaves.owned_shards(flat, 0))
+        with pytest.raises(Unsupported):
+            leaves.flatten(len)
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
 
 
 def test_a_snapshot_fetches_only_the_pieces_that_are_stored(monkeypatch):
