@@ -5,7 +5,7 @@ Code written for StandardSave, StandardRestore, PyTreeSave and PyTreeRestore run
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp
 
 from orbax_gds.errors import Mismatch, Unsupported
 from orbax_gds.manifest import LeafSpec, Path
-from orbax_gds.paths import unflatten
+from orbax_gds.paths import loose_text, typed_path, unflatten
 from orbax_gds.targets import Target, target_of
 
 SAVE_ARGS = (ocp.args.StandardSave, ocp.args.PyTreeSave)
@@ -91,7 +91,7 @@ def _cast(path: Sequence[Any], value: Any, args: Any) -> Any:
         return value
     if isinstance(value, jax.Array) and jax.dtypes.canonicalize_dtype(dtype) != np.dtype(dtype):
         raise Unsupported(
-            f"SaveArgs asks for {np.dtype(dtype)} at {_text(_names(path))!r}, which jax cannot "
+            f"SaveArgs asks for {np.dtype(dtype)} at {loose_text(path)!r}, which jax cannot "
             "hold while jax_enable_x64 is off. Pass the leaf as a NumPy array, or enable x64."
         )
     return value.astype(dtype)
@@ -150,48 +150,58 @@ def _pytree_request(
     chosen: dict[_Names, Any] = {}
     if args.item is None:
         specs = stored()
-        words = [_spec_names(spec) for spec in specs if spec.has_words]
-        _check_same(set(wanted), set(words), "restore_args")
+        words = [_names(spec.path) for spec in specs if spec.has_words]
+        _check_same(wanted, words)
         chosen = {names: _target(names, wanted[names], None) for names in words}
-        values = [chosen[_spec_names(spec)] if spec.has_words else None for spec in specs]
+        values = [chosen[_names(spec.path)] if spec.has_words else None for spec in specs]
         abstract = unflatten(specs, values)
     else:
 
         def choose(path: Sequence[Any], leaf: Any) -> Any:
-            names = _names(path)
+            names = _jax_names(path)
             chosen[names] = leaf if leaf is ... else _target(names, wanted.get(names), leaf)
             return chosen[names]
 
         abstract = jax.tree_util.tree_map_with_path(choose, args.item)
         if args.restore_args is not None:
-            _check_same(set(wanted), set(chosen), "restore_args")
+            _check_same(wanted, chosen)
     strict = _common_strictness(wanted, chosen, stored)
     return RestoreRequest(abstract=abstract, strict=strict, partial=args.partial_restore)
 
 
-def _check_same(given: set[_Names], expected: set[_Names], what: str) -> None:
-    missing, extra = sorted(map(_text, expected - given)), sorted(map(_text, given - expected))
+def _check_same(restore_args: Mapping[_Names, Any], leaves: Collection[_Names]) -> None:
+    missing = [names for names in leaves if names not in restore_args]
+    known = set(leaves)
+    # None asks for nothing: construct_restore_args leaves it where the tree has None.
+    extra = [n for n, args in restore_args.items() if n not in known and args is not None]
     if missing or extra:
         raise Mismatch(
-            f"{what} does not fit the tree: it lacks {missing} and has {extra} in excess. "
-            "Give one RestoreArgs for each leaf."
+            f"restore_args does not fit the tree: it lacks {sorted(map(_text, missing))} and has "
+            f"{sorted(map(_text, extra))} in excess. Give one RestoreArgs for each leaf."
         )
 
 
 def _by_names(restore_args: Any) -> dict[_Names, Any]:
     """Return the RestoreArgs of a tree by the names on the way to them."""
     flat, _ = jax.tree_util.tree_flatten_with_path(restore_args, is_leaf=lambda x: x is None)
-    return {_names(path): args for path, args in flat}
+    return {_jax_names(path): args for path, args in flat}
 
 
-def _names(path: Sequence[Any]) -> _Names:
-    """Return a key path as Orbax matches it: the keys as text, whatever their kind."""
-    fields = ("key", "idx", "name")
-    return tuple(str(next(getattr(k, f) for f in fields if hasattr(k, f))) for k in path)
+def _names(path: Path) -> _Names:
+    """Return a path as Orbax matches it: the keys as text, whatever their kind."""
+    return tuple(str(key) for _, key in path)
 
 
-def _spec_names(spec: LeafSpec) -> _Names:
-    return tuple(str(key) for _, key in spec.path)
+def _jax_names(keys: Sequence[Any]) -> _Names:
+    """Return the names on the way to a leaf of a target or of `restore_args`.
+
+    Raises:
+        Unsupported: no stored leaf can have such a key.
+    """
+    try:
+        return _names(typed_path(keys, {}))
+    except Unsupported as error:
+        raise Unsupported(f"{loose_text(keys)!r} {error}") from error
 
 
 def _text(names: _Names) -> str:
@@ -255,7 +265,9 @@ def _common_strictness(
         return True
     wrong = []
     for spec in stored():
-        names, found = _spec_names(spec), spec.shape
+        if spec.prng is not None:  # their shape is that of the key data; they are always strict
+            continue
+        names, found = _names(spec.path), spec.shape
         asked = None if names in loose else getattr(chosen.get(names), "shape", None)
         if asked is not None and found is not None and tuple(asked) != found:
             wrong.append(f"{_text(names)!r} is {list(found)}, not {list(asked)}")

@@ -273,6 +273,68 @@ def test_strictness_is_of_each_leaf(run):
         run.restore(0, args=ocp.args.PyTreeRestore(restore_args=longer))
 
 
+def test_a_loose_leaf_leaves_prng_keys_in_peace(ours):
+    tree = {"a": jnp.ones(2), "keys": jax.random.split(jax.random.key(3), 4)}
+    save(ours, ocp.args.PyTreeSave(tree))
+    restore_args = {
+        "a": ocp.ArrayRestoreArgs(global_shape=(3,), strict=False),
+        "keys": ocp.ArrayRestoreArgs(global_shape=(4,)),
+    }
+    restored = ours.restore(0, args=ocp.args.PyTreeRestore(restore_args=restore_args))
+    assert restored["a"].tolist() == [1, 1, 0]
+    assert equal(restored["keys"], tree["keys"])
+    restore_args["keys"] = ocp.ArrayRestoreArgs(global_shape=(5,))
+    with pytest.raises(Mismatch, match="'keys'"):
+        ours.restore(0, args=ocp.args.PyTreeRestore(restore_args=restore_args))
+
+
+class OwnKey:
+    """A key of no class that jax defines."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __str__(self):
+        return self.text
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class OwnNode:
+    def __init__(self, left, right):
+        self.children = left, right
+
+    def tree_flatten_with_keys(self):
+        return tuple(zip((OwnKey(".left"), OwnKey(".right")), self.children, strict=True)), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def test_nodes_with_keys_of_their_own_are_restored(ours):
+    tree = {"node": OwnNode(jnp.ones(2), jnp.zeros(3))}
+    save(ours, ocp.args.PyTreeSave(tree))
+    restore_args = jax.tree.map(lambda _: ocp.ArrayRestoreArgs(dtype=jnp.bfloat16), tree)
+    restored = ours.restore(0, args=ocp.args.PyTreeRestore(tree, restore_args))
+    assert equal(restored, jax.tree.map(lambda x: x.astype(jnp.bfloat16), tree))
+    assert equal(ours.restore(0, args=ocp.args.PyTreeRestore(tree)), tree)
+
+
+@pytest.mark.parametrize("with_item", [True, False])
+def test_none_in_tree_and_restore_args_is_no_leaf(run, with_item):
+    tree = {"a": jnp.ones(2), "none": None, "empty": {}}
+    save(run, ocp.args.PyTreeSave(tree))
+    restore_args = ocp.checkpoint_utils.construct_restore_args(tree)
+    item = tree if with_item else None
+    assert equal(run.restore(0, args=ocp.args.PyTreeRestore(item, restore_args)), tree)
+
+
+def test_key_that_no_leaf_can_have_is_refused_by_name(ours):
+    save(ours, ocp.args.PyTreeSave({"a": jnp.ones(2)}))
+    with pytest.raises(Unsupported, match="'a/1.5' has the key"):
+        ours.restore(0, args=ocp.args.PyTreeRestore({"a": {1.5: 0}}))
+
+
 def test_partial_restore_reads_what_the_item_names(run):
     tree = state()
     save(run, ocp.args.PyTreeSave(tree))
