@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path as FilePath
 from types import TracebackType
 
@@ -15,7 +16,7 @@ from orbax_gds import stripe as stripes
 from orbax_gds.commit import io_context, read_manifest
 from orbax_gds.drivers import Driver, File, open_driver
 from orbax_gds.dtypes import Dtype, dtype_by_name
-from orbax_gds.errors import Corrupt, Truncated
+from orbax_gds.errors import Corrupt, NotFound, Truncated
 from orbax_gds.manifest import Manifest, StripeSpec, crc_text, path_text
 from orbax_gds.options import Options
 from orbax_gds.plan import ShardBox, StoredShard
@@ -29,6 +30,8 @@ from orbax_gds.read_plan import (
 )
 from orbax_gds.staging import BufferPool, aligned_empty
 from orbax_gds.threads import run_threads
+
+_ARRAY_ALIGNMENT = 64  # chosen: jax takes memory that begins so without a copy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,14 +117,14 @@ class Item:
                 f"{where} has {n_bytes} bytes, the manifest says {spec.bytes}. It was cut, or "
                 "belongs to another save; restore another step or a copy of this one."
             )
-        header = stripes.decode_header(_read(file, 0, min(n_bytes, stripes.HEADER_BYTES)), where)
-        footer = stripes.decode_footer(
-            _read(file, max(0, n_bytes - stripes.FOOTER_BYTES), stripes.FOOTER_BYTES), where
-        )
+        read = functools.partial(stripes.read_block, file)
+        header = stripes.decode_header(read(0, min(n_bytes, stripes.HEADER_BYTES)), where)
+        footer_at = max(0, n_bytes - stripes.FOOTER_BYTES)
+        footer = stripes.decode_footer(read(footer_at, n_bytes - footer_at), where)
         _check_ends(header, footer, spec, where)
-        head = _read(file, stripes.HEADER_BYTES, header.frames_at - stripes.HEADER_BYTES)
+        head = read(stripes.HEADER_BYTES, header.frames_at - stripes.HEADER_BYTES)
         layout, padding = head[: header.layout_bytes], head[header.layout_bytes :]
-        index = _read(file, footer.index_at, stripes.RECORD_BYTES * footer.n_chunks)
+        index = read(footer.index_at, stripes.RECORD_BYTES * footer.n_chunks)
         for name, data, crc in (
             ("layout", layout, spec.layout_crc32c),
             ("index", index, spec.index_crc32c),
@@ -143,17 +146,28 @@ class Item:
         for stripe in self.stripes:
             for shard in stripe.shards:
                 boxes[shard.leaf].append(shard)
+        known: dict[Hashable, bool] = {}
         for leaf, spec in enumerate(self.manifest.leaves):
             if spec.shape is not None:
-                check_coverage(self.leaf_name(leaf), spec.shape, boxes[leaf])
+                check_coverage(self.leaf_name(leaf), spec.shape, boxes[leaf], known)
 
     def _check_sidecars(self) -> None:
         for name, spec in self.manifest.sidecars.items():
             path = self.path / name
-            with io_context(path, "read"):
-                data = path.read_bytes()
-            if (len(data), crc_text(data)) != (spec.bytes, spec.crc32c):
-                raise Corrupt(f"{path} is not as it was written: its length or CRC32C differs.")
+            try:
+                with io_context(path, "read"):
+                    same = path.stat().st_size == spec.bytes
+                    same = same and crc_text(path.read_bytes()) == spec.crc32c
+            except NotFound as err:
+                raise Corrupt(
+                    f"{path} is missing, but the manifest lists it. The item was changed after it "
+                    "was saved; restore another step or a copy of this one."
+                ) from err
+            if not same:
+                raise Corrupt(
+                    f"{path} is not as it was written: its length or CRC32C differs. "
+                    "Restore another step or a copy of this one."
+                )
 
     def read_leaf(self, leaf: int) -> np.ndarray:
         """Read a whole leaf into fresh memory.
@@ -175,7 +189,7 @@ class Item:
         """Read a part of one leaf into fresh memory; only the frames it meets are read."""
         dtype = self.dtypes[box.leaf]
         assert dtype is not None, f"leaf {box.leaf} has no words"
-        words = aligned_empty(box.n_elements * dtype.element_bytes)
+        words = aligned_empty(box.n_elements * dtype.element_bytes, _ARRAY_ALIGNMENT)
         self.read([box], [words])
         return dtype.elements(words.view(dtype.word_dtype), box.extent)
 
@@ -188,6 +202,7 @@ class Item:
 
         Raises:
             Corrupt: a frame is damaged; the buffers then hold nothing of use.
+            Unsupported: a newer version wrote a frame.
             IoError: the operating system refused a read.
         """
         queue = [
@@ -196,6 +211,7 @@ class Item:
             for read in plan_reads(
                 stripe.shards,
                 wants,
+                self.dtypes,
                 stripe.records["offset"].astype(np.int64),
                 stripe.records["frame_bytes"].astype(np.int64),
             )
@@ -285,16 +301,11 @@ class _Readers:
             }
         )
         named = ", ".join(map(repr, leaves[:5])) + (" …" if len(leaves) > 5 else "")
-        raise Corrupt(
+        kind, what = stripes.frame_problem(status)
+        raise kind(
             f"{stripe.path}: chunk {chunk} at byte {int(stripe.records['offset'][chunk])}, of leaf "
-            f"{named}: {_native.STATUS[status]}. Restore another step or a copy of this one."
+            f"{named}: {what}. Restore another step or a copy of this one."
         )
-
-
-def _read(file: File, offset: int, n_bytes: int) -> bytes:
-    out = aligned_empty(n_bytes)
-    file.read(offset, out)
-    return out.tobytes()
 
 
 def _check_ends(

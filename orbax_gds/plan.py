@@ -15,6 +15,7 @@ from orbax_gds.dtypes import Dtype
 POOL_BELOW_BYTES = 64 << 10  # chosen: smaller shards share chunks, as a frame costs 64 to 96 bytes
 RUN_BYTES = 8 << 20  # chosen: words of one native call; a few ms, long enough for O_DIRECT
 MAX_RUN_CHUNKS = 4096  # chosen: bounds the tables of a run when chunks are small
+MAX_CHUNK_WORDS = 1 << 28  # required: FORMAT §8.2
 
 Indices = tuple[int, ...]
 
@@ -98,7 +99,7 @@ def make_plan(boxes: Sequence[ShardBox], dtypes: Sequence[Dtype | None], chunk_b
     pools: dict[int, list[int]] = {}
     for i, box in enumerate(boxes):
         dtype = _dtype(dtypes, box.leaf)
-        if box.n_elements * dtype.element_bytes < POOL_BELOW_BYTES:
+        if box.n_elements * dtype.element_bytes < min(POOL_BELOW_BYTES, chunk_bytes):
             pools.setdefault(dtype.id, []).append(i)
         else:
             cutter.cut(i, box, dtype)

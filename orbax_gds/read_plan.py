@@ -8,16 +8,25 @@ import dataclasses
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
 from orbax_gds.dtypes import Dtype
 from orbax_gds.errors import Corrupt
-from orbax_gds.plan import Indices, ShardBox, StoredShard, cell_counts, cell_sizes
+from orbax_gds.plan import (
+    MAX_CHUNK_WORDS,
+    Indices,
+    ShardBox,
+    StoredShard,
+    cell_counts,
+    cell_sizes,
+)
 
 MAX_GAP_BYTES = 64 << 10  # chosen: reading over a gap this small is cheaper than another read
 READ_BYTES = 4 << 20  # chosen: stored bytes of one read and decode call
+
+_PRIME = np.uint64(2**31 - 1)  # products of two numbers below it fit 64 bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,12 +57,14 @@ class Read:
     Attributes:
         offset, n_bytes: the range of the file.
         chunks: chunk numbers, ascending.
-        overlaps: what wants a part of them.
+        rows: int64[r, 5], chunk number and segment (as in `read_segments`) of whole shards.
+        overlaps: what else wants a part of the chunks.
     """
 
     offset: int
     n_bytes: int
     chunks: np.ndarray
+    rows: np.ndarray
     overlaps: tuple[Overlap, ...]
 
 
@@ -67,7 +78,7 @@ def chunk_table(
     """
     n_words = np.zeros(n_chunks, np.int64)
     ids = np.zeros(n_chunks, np.uint8)
-    pools: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    pools: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for shard in shards:
         dtype = dtypes[shard.leaf] if shard.leaf < len(dtypes) else None
         end = shard.first_chunk + shard.n_chunks
@@ -76,46 +87,58 @@ def chunk_table(
                 f"{where}: a shard of leaf {shard.leaf} names chunks {shard.first_chunk} to {end} "
                 f"of {n_chunks}, or a leaf without words. The layout is damaged."
             )
-        own = slice(shard.first_chunk, end)
         if shard.pooled:
-            words = math.prod(shard.extent) * dtype.words_per_element
-            pools[shard.first_chunk].append((shard.word_offset, words))
-            fits = ids[own][0] in (0, dtype.id)
-        else:
-            n_words[own] = cell_sizes(shard.extent, shard.chunk_extent) * dtype.words_per_element
-            fits = not ids[own].any()
-        if not fits:
+            words = shard.n_elements * dtype.words_per_element
+            pools[shard.first_chunk].append((shard.word_offset, words, dtype.id))
+            continue
+        own = slice(shard.first_chunk, end)
+        if ids[own].any():
             raise Corrupt(f"{where}: chunk {shard.first_chunk} is given to two shards.")
+        n_words[own] = cell_sizes(shard.extent, shard.chunk_extent) * dtype.words_per_element
         ids[own] = dtype.id
     for chunk, pieces in pools.items():
-        n_words[chunk] = _pool_words(sorted(pieces), n_words[chunk], f"{where}: pooled {chunk}")
-    if not ids.all() or (n_chunks and n_words.max() > 1 << 28):
+        if ids[chunk] or len({dtype_id for _, _, dtype_id in pieces}) > 1:
+            raise Corrupt(f"{where}: chunk {chunk} is given to two shards that cannot share it.")
+        ids[chunk] = pieces[0][2]
+        n_words[chunk] = _pool_words(sorted(pieces), f"{where}: pooled chunk {chunk}")
+    if not ids.all() or (n_chunks and n_words.max() > MAX_CHUNK_WORDS):
         raise Corrupt(f"{where}: a chunk has no shard or more than 2^28 words.")
     return ChunkTable(n_words=n_words.astype(np.uint32), dtypes=ids)
 
 
-def _pool_words(pieces: list[tuple[int, int]], other: int, where: str) -> int:
+def _pool_words(pieces: list[tuple[int, int, int]], where: str) -> int:
     at = 0
-    for offset, words in pieces:
-        if offset != at or other:
+    for offset, words, _ in pieces:
+        if offset != at:
             raise Corrupt(f"{where}: word {at} belongs to no shard or to two.")
         at += words
     return at
 
 
-def check_coverage(leaf: str, shape: Indices, boxes: Sequence[ShardBox | StoredShard]) -> None:
+def check_coverage(
+    leaf: str,
+    shape: Indices,
+    boxes: Sequence[ShardBox | StoredShard],
+    known: dict[Hashable, bool] | None = None,
+) -> None:
     """Check that boxes tile a leaf: every element in exactly one.
+
+    Args:
+        leaf: its path, for the message.
+        shape: its global shape.
+        boxes: in elements; each start and extent is below 2^62.
+        known: pass the same empty dict for all leaves of an item, and those that are cut alike
+            are worked out once.
 
     Raises:
         Corrupt: an element is in no box or in two, or a box reaches outside.
     """
-    covered = sum(box.n_elements for box in boxes)
-    inside = all(
-        len(box.extent) == len(shape)
-        and all(s + e <= n for s, e, n in zip(box.start, box.extent, shape, strict=True))
-        for box in boxes
-    )
-    if not inside or covered != math.prod(shape) or (len(boxes) > 1 and _any_overlap(boxes)):
+    cuts = tuple((box.start, box.extent) for box in boxes)
+    known = {} if known is None else known
+    if (shape, cuts) not in known:
+        known[shape, cuts] = cuts == (((0,) * len(shape), shape),) or _tile(shape, cuts)
+    if not known[shape, cuts]:
+        covered = sum(box.n_elements for box in boxes)
         raise Corrupt(
             f"Leaf {leaf!r} of shape {list(shape)} is not tiled by its {len(boxes)} shards: "
             f"they hold {covered} of {math.prod(shape)} elements. A stripe or the manifest "
@@ -123,46 +146,120 @@ def check_coverage(leaf: str, shape: Indices, boxes: Sequence[ShardBox | StoredS
         )
 
 
-def _any_overlap(boxes: Sequence[ShardBox | StoredShard]) -> bool:
-    starts = np.array([box.start for box in boxes], np.int64)
-    ends = starts + np.array([box.extent for box in boxes], np.int64)
-    for i in range(len(boxes) - 1):
-        apart = (starts[i + 1 :] >= ends[i]) | (ends[i + 1 :] <= starts[i])
-        if not apart.any(axis=1).all():
-            return True
-    return False
+def _tile(shape: Indices, cuts: Sequence[tuple[Indices, Indices]]) -> bool:
+    """Return whether boxes cover every element of a shape once, in time O(n log n).
+
+    Give every coordinate of every axis a variable X. Then boxes tile the shape just if
+    Σ ∏ (X[end] - X[start]), the sum over the boxes and the product over the axes, is the same
+    polynomial as ∏ (X[n] - X[0]): inside, every box's corners must cancel those of its neighbours.
+    Two polynomials are compared at random points, modulo a prime. Equal ones always agree there;
+    others do by a chance below (rank / 2^31)^2, and nobody can know the points beforehand.
+    """
+    if any(len(extent) != len(shape) for _, extent in cuts):
+        return False
+    starts = np.array([start for start, _ in cuts], np.int64).reshape(len(cuts), len(shape))
+    extents = np.array([extent for _, extent in cuts], np.int64).reshape(starts.shape)
+    random = np.random.default_rng()
+    products = np.ones((1 + len(cuts), 2), np.uint64)  # of the shape, then of the boxes
+    for axis, n in enumerate(shape):
+        low = np.concatenate(([0], starts[:, axis]))
+        high = np.concatenate(([n], starts[:, axis] + extents[:, axis]))
+        edges, places = np.unique(np.concatenate((low, high)), return_inverse=True)
+        points = random.integers(_PRIME, size=(len(edges), 2), dtype=np.uint64)
+        of_low, of_high = points[places].reshape(2, -1, 2)
+        products = products * ((of_high + _PRIME - of_low) % _PRIME) % _PRIME
+    return bool((products[1:].sum(axis=0) % _PRIME == products[0]).all())
 
 
 def plan_reads(
-    shards: Sequence[StoredShard], wants: Sequence[ShardBox], offsets: np.ndarray, sizes: np.ndarray
+    shards: Sequence[StoredShard],
+    wants: Sequence[ShardBox],
+    dtypes: Sequence[Dtype | None],
+    offsets: np.ndarray,
+    sizes: np.ndarray,
 ) -> list[Read]:
     """Find the chunks of a stripe that the wants need and group them into reads.
 
     Args:
         shards: the stripe's layout.
         wants: boxes; want i is restored into buffer i.
+        dtypes: dtype of every leaf.
         offsets, sizes: int64[n_chunks], the frames' places in the file.
 
     Returns:
         Reads in the order of the file. Every chunk that meets a want is in exactly one.
     """
+    rows, rest = _whole_shards(shards, wants, dtypes)
     by_leaf: dict[int, list[int]] = defaultdict(list)
-    for i, want in enumerate(wants):
-        by_leaf[want.leaf].append(i)
+    for i in rest:
+        by_leaf[wants[i].leaf].append(i)
     users: dict[int, list[Overlap]] = defaultdict(list)
     for j, shard in enumerate(shards):
         for i in by_leaf.get(shard.leaf, ()):
             for chunk in _chunks_met(shard, wants[i]):
                 users[chunk].append(Overlap(want=i, shard=j))
-    needed = sorted(users)
+    needed = np.unique(np.concatenate((rows[:, 0], np.array(list(users), np.int64))))
     reads = []
-    for first, end in _groups(needed, offsets, sizes):
-        chunks = np.array(needed[first:end], np.int64)
-        overlaps = dict.fromkeys(itertools.chain.from_iterable(users[c] for c in needed[first:end]))
+    for first, end in _groups(offsets[needed].tolist(), sizes[needed].tolist()):
+        chunks = needed[first:end]
+        used = (users.get(chunk, ()) for chunk in chunks.tolist())
         offset = int(offsets[chunks[0]])
-        n_bytes = int(offsets[chunks[-1]] + sizes[chunks[-1]]) - offset
-        reads.append(Read(offset=offset, n_bytes=n_bytes, chunks=chunks, overlaps=tuple(overlaps)))
+        low, high = np.searchsorted(rows[:, 0], (chunks[0], chunks[-1] + 1))
+        reads.append(
+            Read(
+                offset=offset,
+                n_bytes=int(offsets[chunks[-1]] + sizes[chunks[-1]]) - offset,
+                chunks=chunks,
+                rows=rows[low:high],
+                overlaps=tuple(dict.fromkeys(itertools.chain.from_iterable(used))),
+            )
+        )
     return reads
+
+
+def _whole_shards(
+    shards: Sequence[StoredShard], wants: Sequence[ShardBox], dtypes: Sequence[Dtype | None]
+) -> tuple[np.ndarray, list[int]]:
+    """Deal with the wants that are a whole shard, whose chunks need not be looked at one by one.
+
+    Returns:
+        int64[r, 5], as `Read.rows` but for all chunks, in their order; and the numbers of the
+        wants that are left.
+    """
+    left = {(want.leaf, want.start, want.extent): i for i, want in enumerate(wants)}
+    pooled: list[tuple[int, ...]] = []
+    cut = [np.empty((0, 5), np.int64)]
+    taken = set()
+    for shard in shards:
+        i = left.get((shard.leaf, shard.start, shard.extent))
+        if i is None or not _in_order(shard):
+            continue
+        taken.add(i)
+        dtype = dtypes[shard.leaf]
+        assert dtype is not None, "a stored shard has words"
+        if shard.n_chunks == 1:
+            n_words = shard.n_elements * dtype.words_per_element
+            pooled.append((shard.first_chunk, i, 0, shard.word_offset, n_words))
+            continue
+        sizes = cell_sizes(shard.extent, shard.chunk_extent)
+        rows = np.zeros((shard.n_chunks, 5), np.int64)
+        rows[:, 0] = np.arange(shard.first_chunk, shard.first_chunk + shard.n_chunks)
+        rows[:, 1] = i
+        rows[:, 2] = (np.cumsum(sizes) - sizes) * dtype.element_bytes
+        rows[:, 4] = sizes * dtype.words_per_element
+        cut.append(rows)
+    table = np.concatenate((np.array(pooled, np.int64).reshape(-1, 5), *cut))
+    return table[np.argsort(table[:, 0], kind="stable")], [
+        i for i in range(len(wants)) if i not in taken
+    ]
+
+
+def _in_order(shard: StoredShard) -> bool:
+    """Return whether the words of a shard's chunks, end to end, are its words in C order."""
+    steps = list(zip(shard.extent, shard.chunk_extent, strict=True))
+    while steps and steps[-1][0] <= steps[-1][1]:
+        steps.pop()  # axes that no chunk cuts
+    return all(min(n, step) == 1 for n, step in steps[:-1])
 
 
 def _chunks_met(shard: StoredShard, want: ShardBox) -> Sequence[int]:
@@ -185,18 +282,17 @@ def _chunks_met(shard: StoredShard, want: ShardBox) -> Sequence[int]:
     return (numbers + shard.first_chunk).tolist()
 
 
-def _groups(needed: Sequence[int], offsets: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int]]:
-    groups = []
+def _groups(offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of the needed frames, in the order of the file, that are read at once."""
     first = 0
-    for i in range(1, len(needed) + 1):
-        if i < len(needed):
-            end = offsets[needed[i - 1]] + sizes[needed[i - 1]]
-            grown = offsets[needed[i]] + sizes[needed[i]] - offsets[needed[first]]
-            if offsets[needed[i]] - end <= MAX_GAP_BYTES and grown <= READ_BYTES:
-                continue
-        groups.append((first, i))
-        first = i
-    return groups if needed else []
+    for i in range(1, len(offsets)):
+        gap = offsets[i] - (offsets[i - 1] + sizes[i - 1])
+        grown = offsets[i] + sizes[i] - offsets[first]
+        if gap > MAX_GAP_BYTES or grown > READ_BYTES:
+            yield first, i
+            first = i
+    if len(offsets):
+        yield first, len(offsets)
 
 
 def read_segments(
@@ -212,7 +308,7 @@ def read_segments(
             in the order of the chunks.
         counts: uint32[len(read.chunks)], the number of segments of each.
     """
-    pieces: list[np.ndarray] = [np.empty((0, 5), np.int64)]
+    pieces: list[np.ndarray] = [read.rows]
     for overlap in read.overlaps:
         shard, want = shards[overlap.shard], wants[overlap.want]
         dtype = dtypes[shard.leaf]

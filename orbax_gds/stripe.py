@@ -1,21 +1,24 @@
 """The bytes of a stripe around its frames: header, layout, index, footer. FORMAT §4."""
 
 import dataclasses
+import math
 import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from orbax_gds import _native
-from orbax_gds.errors import Corrupt, Truncated, Unsupported
-from orbax_gds.plan import Indices, StoredShard, cell_counts
+from orbax_gds.drivers import File
+from orbax_gds.errors import Corrupt, OgdsError, Truncated, Unsupported
+from orbax_gds.manifest import MAX_RANK
+from orbax_gds.plan import MAX_CHUNK_WORDS, Indices, StoredShard, cell_counts
+from orbax_gds.staging import aligned_empty
 
 STRIPE_VERSION = 1
 HEADER_BYTES = 64
 FOOTER_BYTES = 64
 RECORD_BYTES = 32
 PAGE_BYTES = 4096  # required: FORMAT §4, where the frames begin
-MAX_RANK = 64
 
 MAGIC = b"\x89OGDS\r\n\x1a"
 END_MAGIC = b"OGDSEND\n"
@@ -25,6 +28,10 @@ _FOOTER = struct.Struct("<QII16sI16s")
 _CRC = struct.Struct("<I")
 _SECTION = struct.Struct("<II")
 _POOLED = 1
+_FROM_LATER = frozenset(
+    {"unknown codec", "unknown dtype", "unknown frame flag", "block map: reserved code"}
+)
+"""What the core says of frames that a newer version may have written. FORMAT §8."""
 
 RECORD = np.dtype(
     [
@@ -77,6 +84,26 @@ class Footer:
 def align(n: int, unit: int) -> int:
     """Return the smallest multiple of `unit` that is at least `n`."""
     return -(-n // unit) * unit
+
+
+def read_block(file: File, offset: int, n_bytes: int) -> bytes:
+    """Read a part of a stripe whose length was checked.
+
+    Raises:
+        Truncated: the file ends inside it.
+        IoError: the operating system refused.
+    """
+    out = aligned_empty(n_bytes)
+    file.read(offset, out)
+    return out.tobytes()
+
+
+def frame_problem(status: int) -> tuple[type[OgdsError], str]:
+    """Return the error that a status of the native core means, and what to say of the frame."""
+    text = _native.STATUS[status]
+    if text in _FROM_LATER:
+        return Unsupported, f"{text}. A newer version may have written it: update orbax_gds"
+    return Corrupt, text
 
 
 def file_name(process: int) -> str:
@@ -248,6 +275,9 @@ def _well_formed(shard: StoredShard) -> bool:
         return False
     if max((*shard.start, *shard.extent, *shard.chunk_extent), default=0) >= 1 << 62:
         return False
+    largest = math.prod(map(min, shard.extent, shard.chunk_extent))
+    if largest > MAX_CHUNK_WORDS:  # in Python's integers: NumPy's would wrap
+        return False
     if shard.pooled:
         return shard.n_chunks == 1 and shard.chunk_extent == shard.extent
     n_chunks = 1
@@ -265,6 +295,11 @@ def decode_index(data: bytes, header: Header, footer: Footer, where: str) -> np.
     Raises:
         Corrupt: frames do not lie end to end, or a length is impossible.
     """
+    if header.frames_at > footer.index_at:
+        raise Corrupt(
+            f"{where}: the layout would end at byte {header.frames_at}, "
+            f"but the index begins at {footer.index_at}."
+        )
     records = np.frombuffer(data, RECORD)
     sizes = records["frame_bytes"].astype(np.uint64)
     ends = header.frames_at + np.cumsum(sizes, dtype=np.uint64)

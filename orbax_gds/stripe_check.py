@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from orbax_gds.errors import OgdsError
 from orbax_gds.manifest import StripeSpec, crc_text
 from orbax_gds.plan import StoredShard
 from orbax_gds.read_plan import READ_BYTES, ChunkTable, chunk_table
-from orbax_gds.staging import BufferPool, aligned_empty
+from orbax_gds.staging import BufferPool
 
 FRAME_HEADER_BYTES = 32
 FRAME_MAGIC = b"OGF1"
@@ -36,10 +37,10 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a check found, and the shards of the layout, none if that is damaged."""
+    """What a check found, and the shards of the layout, None if that cannot be read."""
 
     findings: list[Finding]
-    shards: list[StoredShard]
+    shards: list[StoredShard] | None
 
 
 class StripeCheck:
@@ -59,7 +60,7 @@ class StripeCheck:
         self._n_workers = n_workers
         self._n_bytes = file.n_bytes()
         self._findings: list[Finding] = []
-        self._shards: list[StoredShard] = []
+        self._shards: list[StoredShard] | None = None
 
     def run(self, progress: Callable[[int], None]) -> Findings:
         """Check everything; `progress` is called with the bytes of frames checked so far."""
@@ -107,6 +108,9 @@ class StripeCheck:
         at = stripes.HEADER_BYTES
         if header.frames_at > self._n_bytes:
             self._note(f"the layout would end at byte {header.frames_at}", offset=at)
+            return None
+        if header.n_chunks * stripes.RECORD_BYTES > self._n_bytes:
+            self._note(f"the index of {header.n_chunks} chunks would exceed the file", offset=0)
             return None
         with self._noting(offset=at):
             head = self._read(at, header.frames_at - at)
@@ -226,48 +230,58 @@ class StripeCheck:
         begin: int,
     ) -> list[Finding]:
         findings = []
-        at, end = window
-        while at < end:
-            relative = records[at:end].copy()
-            relative["offset"] -= np.uint64(begin)
+        first, last = window
+        relative = records[first:last].copy()
+        relative["offset"] -= np.uint64(begin)
+        rows = relative.view(np.uint8).reshape(-1, stripes.RECORD_BYTES)
+        at, step = first, last - first
+        while at < last:
+            end = min(at + step, last)
             status, failed = _native.decode_run(
                 memory,
-                relative.view(np.uint8).reshape(-1, stripes.RECORD_BYTES),
+                rows[at - first : end - first],
                 chunks[at:end],
                 [],
                 np.empty((0, 4), np.uint64),
                 check_only=True,
             )
             if not status:
-                break
+                at, step = end, 2 * step
+                continue
             chunk = at + failed
+            _, what = stripes.frame_problem(status)
             findings.append(
                 Finding(
-                    what=_native.STATUS[status],
+                    what=what,
                     offset=int(records["offset"][chunk]),
                     chunk=chunk,
                     leaves=self._leaves(chunk, chunk + 1),
                 )
             )
-            at = chunk + 1
+            at, step = (
+                chunk + 1,
+                1,
+            )  # a call looks at all its rows, so many bad ones need short calls
         return findings
 
     def _leaves(self, first: int, end: int) -> tuple[int, ...]:
         """The leaves that have words in a range of chunks."""
-        return tuple(
-            sorted(
-                {
-                    shard.leaf
-                    for shard in self._shards
-                    if shard.first_chunk < end and first < shard.first_chunk + shard.n_chunks
-                }
-            )
-        )
+        firsts, ends, leaves = self._placed
+        low, high = np.searchsorted(ends, first, "right"), np.searchsorted(firsts, end, "left")
+        return tuple(np.unique(leaves[low:high]).tolist())
+
+    @functools.cached_property
+    def _placed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """First chunk, end and leaf of every shard, by chunk: int64[s] each.
+
+        Shards share whole chunks or none, so the ends ascend too.
+        """
+        rows = sorted((s.first_chunk, s.n_chunks, s.leaf) for s in self._shards or ())
+        firsts, counts, leaves = np.array(rows, np.int64).reshape(-1, 3).T
+        return firsts, firsts + counts, leaves
 
     def _read(self, offset: int, n_bytes: int) -> bytes:
-        out = aligned_empty(n_bytes)
-        self._file.read(offset, out)
-        return out.tobytes()
+        return stripes.read_block(self._file, offset, n_bytes)
 
     def _compare(self, part: str, offset: int, name: str, found: str, expected: str) -> bool:
         if found != expected:

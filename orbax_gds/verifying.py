@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path as FilePath
 
 from orbax_gds.commit import read_manifest
@@ -112,6 +112,7 @@ class _ItemCheck:
             None if leaf.dtype is None else dtype_by_name(leaf.dtype) for leaf in manifest.leaves
         ]
         self.boxes: list[list[ShardBox]] = [[] for _ in manifest.leaves]
+        self.unplaced: list[str] = []  # stripes whose layout cannot be read
 
     def run(self) -> list[Problem]:
         self._check_sidecars()
@@ -128,20 +129,21 @@ class _ItemCheck:
         for name, spec in self.manifest.sidecars.items():
             path = self.directory / name
             try:
-                data = path.read_bytes()
+                n_bytes = path.stat().st_size
+                found = crc_text(path.read_bytes()) if n_bytes == spec.bytes else None
             except OSError as err:
                 self.problems.append(Problem(file=name, what=f"cannot be read: {err.strerror}"))
                 continue
-            found = (len(data), crc_text(data))
-            if found != (spec.bytes, spec.crc32c):
-                what = (
-                    f"{found[0]} bytes with CRC32C {found[1]}, but the manifest says "
-                    f"{spec.bytes} bytes with {spec.crc32c}"
-                )
+            if found is None:
+                what = f"{n_bytes} bytes long, but the manifest says {spec.bytes}"
+                self.problems.append(Problem(file=name, what=what))
+            elif found != spec.crc32c:
+                what = f"the CRC32C is {found}, but the manifest says {spec.crc32c}"
                 self.problems.append(Problem(file=name, what=what))
 
     def _check_stripe(self, spec: StripeSpec, progress: Callable[[int], None]) -> None:
         path = self.directory / spec.file
+        self.unplaced.append(spec.file)
         with self._noting(spec.file, path):
             driver = open_driver(self.options.driver, self.directory)
             with driver.open(path, "r") as file:
@@ -161,28 +163,41 @@ class _ItemCheck:
                     leaves=tuple(self.names[leaf] for leaf in finding.leaves),
                 )
             )
+        if findings.shards is None:
+            return
+        self.unplaced.remove(file)
         for shard in findings.shards:
             box = ShardBox(leaf=shard.leaf, start=shard.start, extent=shard.extent)
             self.boxes[shard.leaf].append(box)
 
     def _check_coverage(self) -> None:
-        for leaf, boxes in zip(self.manifest.leaves, self.boxes, strict=True):
-            if leaf.shape is not None:
-                name = path_text(leaf.path)
-                with self._noting(MANIFEST_NAME, leaves=(name,)):
-                    check_coverage(name, leaf.shape, boxes)
+        """Check that the shards tile the leaves; where a layout is lost, only name what is with it."""
+        known: dict[Hashable, bool] = {}
+        lost = []
+        for name, leaf, boxes in zip(self.names, self.manifest.leaves, self.boxes, strict=True):
+            if leaf.shape is None:
+                continue
+            try:
+                check_coverage(name, leaf.shape, boxes, known)
+            except Corrupt as err:
+                lost.append(name)
+                if not self.unplaced:
+                    self.problems.append(Problem(file=MANIFEST_NAME, what=str(err), leaves=(name,)))
+        if lost and self.unplaced:
+            what = "the layout cannot be read, so the shards of these leaves cannot be found"
+            self.problems.append(
+                Problem(file=", ".join(self.unplaced), what=what, leaves=tuple(lost))
+            )
 
     @contextlib.contextmanager
-    def _noting(
-        self, file: str, path: FilePath | None = None, leaves: tuple[str, ...] = ()
-    ) -> Iterator[None]:
+    def _noting(self, file: str, path: FilePath) -> Iterator[None]:
         try:
             yield
         except OgdsError as err:
-            self.problems.append(Problem(file=file, what=_bare(err, path), leaves=leaves))
+            self.problems.append(Problem(file=file, what=_bare(err, path)))
 
 
-def _bare(err: OgdsError, path: FilePath | None) -> str:
+def _bare(err: OgdsError, path: FilePath) -> str:
     """The message without the path in front, which the problem names by itself."""
     text = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-    return text.removeprefix(f"{path}: ") if path is not None else text
+    return text.removeprefix(f"{path}: ")

@@ -1,7 +1,10 @@
 """Planning is pure: what a plan cuts, a read plan puts together again, for any boxes."""
 
+import contextlib
+import dataclasses
 import itertools
 import math
+import time
 
 import numpy as np
 import pytest
@@ -58,7 +61,7 @@ def _leaf(shape, dtype, seed):
 def _read_back(chunks, shards, wants, dtypes):
     """Carry out a read plan on chunks in memory, whose frames are as long as their words."""
     sizes = np.array([len(c) for c in chunks], np.int64)
-    reads = plan_reads(shards, wants, np.cumsum(sizes) - sizes, sizes)
+    reads = plan_reads(shards, wants, dtypes, np.cumsum(sizes) - sizes, sizes)
     seen = np.concatenate([r.chunks for r in reads] or [np.empty(0, np.int64)]).tolist()
     assert seen == sorted(set(seen))
     out = [np.zeros(w.n_elements * dtypes[w.leaf].element_bytes, np.uint8) for w in wants]
@@ -85,6 +88,8 @@ def test_every_want_gets_its_words_from_what_a_plan_cut(data):
         leaves.append(_leaf(shape, dtype, i))
         boxes += data.draw(tilings(i, shape))
         wants += data.draw(st.lists(boxes_in(i, shape), max_size=3))
+    wants += data.draw(st.lists(st.sampled_from(boxes), max_size=6))
+    wants = data.draw(st.permutations(wants))
     chunk_bytes = data.draw(st.sampled_from([16, 64, 1 << 20]))
     below = data.draw(st.sampled_from([0, 1 << 16]))
     with pytest.MonkeyPatch.context() as patch:
@@ -133,6 +138,7 @@ def test_any_chunk_grid_can_be_read(data):
     cells = [leaf[tuple(slice(s, s + k) for s, k in zip(at, steps, strict=True))] for at in starts]
     assert [cell.size for cell in cells] == sizes.tolist()
     wants = data.draw(st.lists(boxes_in(0, shape), min_size=1, max_size=3))
+    wants.append(ShardBox(leaf=0, start=(0,) * len(shape), extent=shape))
     got = _read_back([_bytes(c) for c in cells], [shard], wants, [dtype])
     assert [g.tobytes() for g in got] == [_bytes(_view(leaf, w)).tobytes() for w in wants]
 
@@ -148,6 +154,29 @@ def test_chunks_and_runs_stay_below_their_bounds():
     assert sizes.max() <= 1 << 20
     assert max(run.n_bytes for run in plan.runs) <= RUN_BYTES
     assert plan.shards[0].chunk_extent == ((1 << 20) // 4004, 1001)
+
+
+@given(
+    st.integers(4096, 1 << 17),
+    st.lists(st.integers(1, 1 << 17), min_size=1, max_size=20),
+    st.sampled_from(DTYPES),
+)
+def test_no_chunk_exceeds_its_bound(chunk_bytes, lengths, dtype):
+    boxes = [ShardBox(leaf=0, start=(0,), extent=(n,)) for n in lengths]
+    plan = make_plan(boxes, [dtype], chunk_bytes)
+    sizes = [n_words * dtype.container_bytes for run in plan.runs for n_words in run.chunks[:, 1]]
+    assert max(sizes) <= chunk_bytes
+
+
+def test_wants_that_are_whole_shards_are_planned_without_a_look_at_each_chunk():
+    dtypes = [dtype_by_name("float32")] * 300
+    boxes = [ShardBox(leaf=i, start=(0,), extent=(64,)) for i in range(299)]
+    boxes.append(ShardBox(leaf=299, start=(0, 0), extent=(3000, 300)))
+    plan = make_plan(boxes, dtypes, 1 << 20)
+    sizes = np.full(plan.n_chunks, 64, np.int64)
+    (read,) = plan_reads(plan.shards, boxes, dtypes, np.cumsum(sizes) - sizes, sizes)
+    assert read.overlaps == ()
+    assert len(read.rows) == sum(len(run.segments) for run in plan.runs)
 
 
 def test_small_shards_share_chunks_per_dtype():
@@ -204,3 +233,58 @@ def test_only_tilings_cover_a_leaf(data):
     if len(boxes) > 1 and len({box.extent for box in boxes}) == 1:
         with pytest.raises(Corrupt):
             check_coverage("leaf", shape, [boxes[0], *boxes[:-1]])
+
+
+@given(st.data())
+def test_coverage_is_what_counting_every_element_says(data):
+    shape = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple))
+    near = st.builds(
+        ShardBox,
+        leaf=st.just(0),
+        start=st.tuples(*(st.integers(0, n) for n in shape)),
+        extent=st.tuples(*(st.integers(1, n + 1) for n in shape)),
+    )
+    boxes = data.draw(st.lists(near, max_size=4))
+    counts = np.zeros([2 * n + 2 for n in shape], int)
+    for box in boxes:
+        _view(counts, box)[...] += 1
+    inside = _view(counts, ShardBox(leaf=0, start=(0,) * len(shape), extent=shape))
+    tiles = (inside == 1).all() and counts.sum() == inside.sum()
+    with contextlib.nullcontext() if tiles else pytest.raises(Corrupt):
+        check_coverage("leaf", shape, boxes)
+
+
+def test_boxes_that_no_plane_separates_can_tile_a_leaf():
+    pinwheel = [((0, 0), (1, 2)), ((0, 2), (2, 1)), ((2, 1), (1, 2)), ((1, 0), (2, 1))]
+    boxes = [ShardBox(leaf=0, start=s, extent=e) for s, e in [*pinwheel, ((1, 1), (1, 1))]]
+    check_coverage("leaf", (3, 3), boxes)
+    with pytest.raises(Corrupt):
+        check_coverage("leaf", (3, 3), [*boxes[:-1], boxes[0]])
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1)])
+def test_one_element_is_covered_once(shape):
+    box = ShardBox(leaf=0, start=(0,) * len(shape), extent=(1,) * len(shape))
+    check_coverage("leaf", shape, [box])
+    for boxes in ([], [box, box], [ShardBox(leaf=0, start=(0,), extent=(1,))]):
+        with pytest.raises(Corrupt):
+            check_coverage("leaf", shape, boxes)
+
+
+def test_coverage_of_many_shards_takes_no_quadratic_time():
+    grid = itertools.product(range(250), range(200))
+    boxes = [ShardBox(leaf=0, start=(3 * i, 5 * j), extent=(3, 5)) for i, j in grid]
+    begin = time.process_time()
+    check_coverage("leaf", (750, 1000), boxes)
+    assert time.process_time() - begin < 5  # 50,000 boxes; by pairs it takes minutes
+
+
+def test_leaves_that_are_cut_alike_are_worked_out_once():
+    boxes = [ShardBox(leaf=0, start=(i,), extent=(1,)) for i in range(4)]
+    known = {}
+    check_coverage("a", (4,), boxes, known)
+    check_coverage("b", (4,), [dataclasses.replace(box, leaf=1) for box in boxes], known)
+    assert len(known) == 1
+    for name in "cd":
+        with pytest.raises(Corrupt, match=f"'{name}'"):
+            check_coverage(name, (5,), boxes, known)

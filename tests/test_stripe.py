@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orbax_gds import _native
 from orbax_gds import stripe as stripes
 from orbax_gds.errors import Corrupt, Truncated, Unsupported
 from orbax_gds.plan import StoredShard, cell_counts
@@ -14,9 +15,10 @@ UUID = bytes(range(16))
 
 @st.composite
 def stored_shards(draw):
-    extent = tuple(draw(st.lists(st.integers(1, 2**40), max_size=5)))
     pooled = draw(st.booleans())
-    steps = extent if pooled else tuple(draw(st.integers(-(-n // 3), n)) for n in extent)
+    steps = tuple(draw(st.lists(st.integers(1, 2**5), max_size=5)))
+    counts = [1 if pooled else draw(st.integers(1, 2**6)) for _ in steps]
+    extent = tuple(n * k - (k > 1) * (n > 1) for n, k in zip(steps, counts, strict=True))
     return StoredShard(
         leaf=draw(st.integers(0, 2**32 - 1)),
         start=tuple(draw(st.integers(0, 2**40)) for _ in extent),
@@ -55,6 +57,35 @@ def test_a_malformed_shard_is_refused(field, at, value):
     layout[at] = value
     with pytest.raises(Corrupt, match="leaf 0"):
         stripes.decode_layout(bytes(layout), "here")
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_chunk_whose_words_would_wrap_around_is_refused(pooled):
+    extent = (274177, 67280421310721)  # their product is 2^64 + 1
+    shard = StoredShard(
+        leaf=0,
+        start=(0, 0),
+        extent=extent,
+        chunk_extent=extent,
+        first_chunk=0,
+        n_chunks=1,
+        pooled=pooled,
+    )
+    with pytest.raises(Corrupt, match="leaf 0"):
+        stripes.decode_layout(stripes.encode_layout([shard]), "here")
+
+
+def test_a_chunk_may_have_as_many_words_as_the_limit():
+    for n, fits in ((2**28, True), (2**28 + 1, False)):
+        shard = StoredShard(
+            leaf=0, start=(0,), extent=(n,), chunk_extent=(2**40,), first_chunk=0, n_chunks=1
+        )
+        layout = stripes.encode_layout([shard])
+        if fits:
+            assert stripes.decode_layout(layout, "here") == [shard]
+        else:
+            with pytest.raises(Corrupt):
+                stripes.decode_layout(layout, "here")
 
 
 def _head():
@@ -129,6 +160,32 @@ def _index(**changes):
         "here",
     )
     return stripes.decode_index(records.tobytes(), header, footer, "here")
+
+
+def test_a_layout_that_ends_behind_the_index_is_refused():
+    for layout_bytes in (8000, 2**64 - 1):
+        header = stripes.Header(
+            process=0, uuid=UUID, layout_bytes=layout_bytes, n_chunks=0, layout_crc32c=0
+        )
+        footer = stripes.decode_footer(_footer(), "here")
+        with pytest.raises(Corrupt, match="layout would end"):
+            stripes.decode_index(bytes(64), header, footer, "here")
+
+
+def test_what_the_core_finds_is_corrupt_unless_a_newer_version_may_have_written_it():
+    named = {_native.STATUS[s] for s in _native.STATUS if s and _error(s) is Unsupported}
+    assert named == {
+        "unknown codec",
+        "unknown dtype",
+        "unknown frame flag",
+        "block map: reserved code",
+    }
+
+
+def _error(status):
+    kind, text = stripes.frame_problem(status)
+    assert kind is Corrupt or "update orbax_gds" in text
+    return kind
 
 
 def test_frames_that_lie_end_to_end_are_an_index():
