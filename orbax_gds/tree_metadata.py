@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 # Orbax exports no public name for TreeMetadata, although it is what its own handlers return.
-from orbax.checkpoint._src.metadata.tree import build_default_tree_metadata
+from orbax.checkpoint._src.metadata.tree import TreeMetadata, build_default_tree_metadata
 
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.manifest import LeafSpec, Manifest, ShardingSpec
@@ -49,8 +49,8 @@ def tree_metadata(manifest: Manifest, directory: FilePath) -> Any:
 
 
 def is_tree_metadata(value: Any) -> bool:
-    """Whether a value is an Orbax `TreeMetadata`, whichever release defines it."""
-    return hasattr(value, "tree") and hasattr(value, "custom_metadata")
+    """Whether a value is an Orbax `TreeMetadata`, and not only looks like one."""
+    return TreeMetadata in type(value).__mro__  # isinstance refuses this Protocol
 
 
 def _value(leaf: LeafSpec, shardings: Sequence[Any], directory: epath.Path) -> Any:

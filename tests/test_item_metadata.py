@@ -1,5 +1,6 @@
 """Laws of item metadata and of the `_METADATA` sidecar: what Orbax and its users see of an item."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -129,6 +130,25 @@ def test_single_leaf_and_nothing_have_metadata_that_restore_them(tmp_path):
         restored = handler.restore(tmp_path / name, GdsRestore(metadata))
         assert jax.tree.structure(restored) == jax.tree.structure(tree)
         assert jax.tree.map(np.array_equal, restored, tree) in (True, None, {})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Lookalike:
+    """A node of the user's that has the fields of Orbax's TreeMetadata."""
+
+    tree: object
+    custom_metadata: object
+
+
+def test_nodes_that_look_like_metadata_are_trees(tmp_path):
+    handler, mine = ogds.GdsCheckpointHandler(), Lookalike({"w": jnp.arange(3)}, np.ones(2))
+    handler.save(tmp_path / "x", GdsSave(mine))
+    restored = handler.restore(tmp_path / "x", GdsRestore(mine))
+    assert jax.tree.structure(restored) == jax.tree.structure(mine)
+    assert restored.tree["w"].tolist() == [0, 1, 2]
+    with pytest.raises(Unsupported, match="TreeMetadata"):
+        GdsSave(handler.metadata(tmp_path / "x"))
 
 
 def test_integer_keys_stay_integers(tmp_path):
