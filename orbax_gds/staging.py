@@ -86,33 +86,19 @@ class BufferPool:
         rows = arena.reshape(n_buffers, self.buffer_bytes)
         self._free = [Buffer(self, row) for row in rows]
         self._changed = threading.Condition()
-        self._n_aborts = 0
         self._closed = False
 
     def acquire(self) -> Buffer:
         """Return a free buffer; wait for one while all are lent.
 
         Raises:
-            CommitError: The pool is closed, or another thread aborted while this one waited.
+            CommitError: The pool is closed.
         """
         with self._changed:
-            n_aborts = self._n_aborts
-            self._changed.wait_for(lambda: self._free or self._closed or self._n_aborts != n_aborts)
+            self._changed.wait_for(lambda: self._free or self._closed)
             if self._closed:
                 raise CommitError("The buffers of this save were closed while it still ran.")
-            if self._n_aborts != n_aborts:
-                raise CommitError("Another part of this save failed; see its error.")
             return self._free.pop()
-
-    def abort(self) -> None:
-        """Wake every thread that waits for a buffer, with an error.
-
-        For the thread that meets a failure. The pool stays usable: a thread that asks later gets
-        a buffer, so it must look first whether its save has failed.
-        """
-        with self._changed:
-            self._n_aborts += 1
-            self._changed.notify_all()
 
     def close(self) -> None:
         """Lend no more and free the memory once the last buffer is back; may be repeated."""
