@@ -10,7 +10,6 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt
 from orbax_gds.manifest import path_text
-from orbax_gds.paths import empty_value
 from orbax_gds.plan import Indices
 from orbax_gds.shardings import Device
 from orbax_gds.wants import Piece, Want
@@ -99,8 +98,6 @@ def _array(want: Want, pieces: list[jax.Array]) -> jax.Array:
 
 
 def _host_value(want: Want, buffers: Sequence[np.ndarray]) -> Any:
-    if not want.spec.has_words:
-        return empty_value(want.spec)
     elements = _elements(want, want.pieces[0], buffers)
     if want.type == "numpy.ndarray":
         return elements

@@ -82,7 +82,7 @@ def want(
 
     Args:
         leaf: number of the leaf in the manifest.
-        spec: the leaf as it is stored.
+        spec: the leaf as it is stored; it has words.
         shardings: those of the manifest.
         target: what is asked for; None takes all as it was saved.
         fallback_sharding: for a jax.Array whose saved sharding does not fit the devices here.
@@ -96,10 +96,7 @@ def want(
     """
     target = target or _NOTHING
     kind = _kind(spec, target)
-    if spec.dtype is None or spec.shape is None:
-        if target.type not in (None, spec.type):
-            raise Mismatch(f"{_stored(spec)}, but {target.type} was asked for.")
-        return _whole(leaf, spec, kind, (), None)
+    assert spec.shape is not None, f"{spec} has no words"
     _check_type(spec, kind)
     if kind in ("str", "bytes") or (kind == "int" and spec.shape):
         return _whole(leaf, spec, kind, spec.shape, None)
@@ -138,12 +135,8 @@ def _kind(spec: LeafSpec, target: Target) -> str:
 
 def _whole(leaf: int, spec: LeafSpec, kind: str, shape: Indices, dtype: np.dtype | None) -> Want:
     """Return the want of a leaf that is restored as one piece in host memory."""
-    boxes: list[Box] = []
-    number = None
-    if spec.shape is not None:
-        extent = tuple(map(min, shape, spec.shape))
-        if 0 not in extent:
-            boxes, number = [((0,) * len(shape), extent)], 0
+    extent = tuple(map(min, shape, spec.shape or ()))
+    boxes: list[Box] = [] if 0 in extent else [((0,) * len(shape), extent)]
     return Want(
         leaf=leaf,
         boxes=boxes,
@@ -153,7 +146,7 @@ def _whole(leaf: int, spec: LeafSpec, kind: str, shape: Indices, dtype: np.dtype
         dtype=dtype,
         sharding=None,
         final=None,
-        pieces=(Piece(device=None, box=number, extent=shape),),
+        pieces=(Piece(device=None, box=0 if boxes else None, extent=shape),),
     )
 
 
@@ -375,8 +368,6 @@ def _cut(
 
 def _stored(spec: LeafSpec) -> str:
     where = f"Leaf {path_text(spec.path)!r} is"
-    if spec.dtype is None:
-        return f"{where} {spec.type}"
     if spec.type not in ("jax.Array", "numpy.ndarray"):
         return f"{where} {spec.type} on disk"
     return f"{where} {_array_text(spec.dtype, spec.shape)} on disk"
