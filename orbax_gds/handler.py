@@ -19,7 +19,7 @@ from orbax.checkpoint.future import CommitFutureAwaitingContractedSignals, Futur
 
 from orbax_gds import commit, dropin, restoring, saving
 from orbax_gds.dropin import RestoreRequest
-from orbax_gds.errors import NotFound, Unsupported
+from orbax_gds.errors import IoError, NotFound, Unsupported
 from orbax_gds.manifest import Path
 from orbax_gds.options import Options
 from orbax_gds.staging import BufferPool
@@ -126,16 +126,25 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         return [CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")]
 
     def save(self, directory: os.PathLike[str], args: ocp.args.CheckpointArgs) -> None:
-        """Store the tree before returning; with one process, publish it too.
+        """Store the tree before returning; with one process, commit it too.
 
         With several processes, call `finalize` on one of them after this returned on all.
+
+        Raises:
+            Exists: an item is already published there; it stays as it is.
+            Unsupported: leaves cannot be stored; names each. No file exists then.
+            IoError, CommitError: the system refused; no item appears.
         """
         target = _local(directory)
         prepared = self._prepare(args)
-        target.mkdir(parents=True, exist_ok=True)
+        with commit.io_context(target, "make"):
+            missing = [path for path in (target, *target.parents) if not path.exists()]
+            target.mkdir(parents=True, exist_ok=True)
         prepared.write(target, pool=self._shared_pool())
         if jax.process_count() == 1:
             commit.publish(target)
+            for path in missing or [target]:
+                commit.sync_directory(path.parent)
 
     def finalize(self, directory: os.PathLike[str]) -> None:
         """Publish what every process has stored. Calling it again does nothing.
@@ -186,10 +195,15 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         """Make Orbax's last renames durable and let go of the buffers.
 
         A save that still runs keeps its buffers until it ends.
+
+        Raises:
+            IoError: an item may not be durable; names it.
         """
-        self._sync_renames()
-        with self._lock:
-            self._pool = None
+        try:
+            self._sync_renames()
+        finally:
+            with self._lock:
+                self._pool = None
 
     @classmethod
     def typestr(cls) -> str:
@@ -206,13 +220,30 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         return saving.prepare(tree, options=self._options, custom_metadata=args.custom_metadata)
 
     def _sync_renames(self) -> None:
-        """Sync the directories in which Orbax has renamed what was published."""
+        """Sync the directories in which Orbax has renamed what was published.
+
+        Raises:
+            IoError: an older item may not be durable; names it.
+        """
         with self._lock:
             published, self._published = self._published, set()
         items = [FilePath(*map(_final_name, item.parts)) for item in published]
-        for directory in {parent for item in items for parent in list(item.parents)[:2]}:
-            with contextlib.suppress(NotFound):  # deleted since, or never renamed
+        failed: list[tuple[FilePath, IoError]] = []
+        for directory, item in {d: item for item in items for d in item.parents[:2]}.items():
+            try:
                 commit.sync_directory(directory)
+            except NotFound:  # deleted since, or never renamed
+                continue
+            except IoError as err:
+                failed.append((item, err))
+        if failed:
+            item, err = failed[0]
+            raise IoError(
+                err.errno,
+                f"The older item {item}, saved before this, is published but may be lost if the "
+                f"machine crashes: {err.strerror}. Check the disk and save again",
+                err.filename,
+            ) from err
 
     def _shared_pool(self) -> BufferPool:
         with self._lock:

@@ -18,10 +18,10 @@ import orbax.checkpoint as ocp
 import pytest
 
 import orbax_gds as ogds
-from orbax_gds import saving
+from orbax_gds import commit, saving
 from orbax_gds.args import GdsRestore, GdsSave
 from orbax_gds.drivers import open_driver
-from orbax_gds.errors import CommitError, IoError, Mismatch, NotFound, Unsupported
+from orbax_gds.errors import CommitError, Exists, IoError, Mismatch, NotFound, Unsupported
 from orbax_gds.testing.faults import Fault, FaultyDriver, faulty_system
 
 TMP_ITEM = "default.orbax-checkpoint-tmp"
@@ -154,6 +154,56 @@ def test_handler_without_a_checkpointer_publishes_by_itself(tmp_path):
     assert words(handler.restore(tmp_path / "item", GdsRestore(tree))) == words(tree)
     handler.close()
     handler.save(tmp_path / "after close", GdsSave(tree))
+
+
+def test_second_save_into_an_item_raises_and_leaves_the_first_intact(tmp_path):
+    handler, tree, item = ogds.GdsCheckpointHandler(), state(), tmp_path / "item"
+    handler.save(item, GdsSave(tree))
+    before = {path.name: path.read_bytes() for path in item.iterdir()}
+    with pytest.raises(Exists, match="already holds a published item"):
+        handler.save(item, GdsSave(state(1)))
+    with pytest.raises(Exists):
+        asyncio.run(handler.async_save(item, GdsSave(state(1))))[0].result()
+    handler.finalize(item)
+    assert {path.name: path.read_bytes() for path in item.iterdir()} == before
+    assert words(handler.restore(item, GdsRestore(tree))) == words(tree)
+
+
+def test_save_without_a_checkpointer_syncs_every_directory_with_a_new_entry(tmp_path):
+    handler = ogds.GdsCheckpointHandler()
+    (tmp_path / "made").mkdir()
+    for path, synced in {
+        "a/b/item": ["a/b/item", "a/b", "a", ""],
+        "a/b/other": ["a/b/other", "a/b"],
+        "made": ["made", ""],
+    }.items():
+        with faulty_system(Fault(None)) as system:
+            handler.save(tmp_path / path, GdsSave({"w": 1}))
+        renamed = max(n for n, what in enumerate(system.operations) if what.startswith("rename"))
+        assert [what for what in system.operations[renamed:] if what.startswith("fsync")] == [
+            f"fsync {tmp_path / directory}" for directory in synced
+        ]
+
+
+def test_failed_sync_of_an_older_step_is_raised_as_such(tmp_path, monkeypatch):
+    sync, broken = commit.sync_directory, tmp_path / "0"
+
+    def sync_or_fail(path):
+        if path == broken:
+            raise IoError(errno.EIO, f"Cannot sync the directory {path}: broken", str(path))
+        sync(path)
+
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(0, args=GdsSave({"w": 1}))
+        manager.wait_until_finished()
+        monkeypatch.setattr(commit, "sync_directory", sync_or_fail)
+        manager.save(1, args=GdsSave({"w": 2}))
+        with pytest.raises(IoError, match=rf"older item {broken}/default.* may be lost.*broken"):
+            manager.wait_until_finished()
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(2, args=GdsSave({"w": 3}))
+        manager.wait_until_finished()
+        assert [manager.restore(n)["w"] for n in manager.all_steps()] == [1, 3]
 
 
 def test_one_handler_serves_two_saves_at_once(tmp_path):
