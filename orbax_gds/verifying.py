@@ -171,7 +171,7 @@ class _ItemCheck:
             self.boxes[shard.leaf].append(box)
 
     def _check_coverage(self) -> None:
-        """Check that the shards tile the leaves; where a layout is lost, only name what is with it."""
+        """Check that the shards tile the leaves; where a layout is lost, name what is with it."""
         known: dict[Hashable, bool] = {}
         lost = []
         for name, leaf, boxes in zip(self.names, self.manifest.leaves, self.boxes, strict=True):
@@ -184,10 +184,10 @@ class _ItemCheck:
                 if not self.unplaced:
                     self.problems.append(Problem(file=MANIFEST_NAME, what=str(err), leaves=(name,)))
         if lost and self.unplaced:
-            what = "the layout cannot be read, so the shards of these leaves cannot be found"
-            self.problems.append(
-                Problem(file=", ".join(self.unplaced), what=what, leaves=tuple(lost))
+            what = (
+                f"without the layout of {', '.join(self.unplaced)} not all their shards are found"
             )
+            self.problems.append(Problem(file=self.unplaced[0], what=what, leaves=tuple(lost)))
 
     @contextlib.contextmanager
     def _noting(self, file: str, path: FilePath) -> Iterator[None]:

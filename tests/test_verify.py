@@ -1,7 +1,9 @@
 """`verify` finds everything that is wrong, goes on after each find, and says what is hit."""
 
 import errno
+import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from orbax_gds import manifest as manifests
 from orbax_gds import stripe as stripes
 from orbax_gds import verifying
 from orbax_gds.drivers import open_driver
-from orbax_gds.errors import NotFound, OgdsError, Unsupported
+from orbax_gds.errors import Corrupt, NotFound, OgdsError, Unsupported
 from orbax_gds.item import Item
 from orbax_gds.stripe_check import StripeCheck
 from orbax_gds.testing.faults import Fault, FaultyDriver
@@ -238,6 +240,124 @@ def test_unreadable_page_hits_only_the_chunks_on_it(item, opened, monkeypatch):
     # A read begins at a page, so the chunks that share this one are lost with it.
     assert all(abs(problem.offset - bad) < 2 * 4096 for problem in problems)
     assert all("EIO" in p.what or "Input/output" in p.what for p in problems)
+
+
+def resealed(path: Path, *, head=None, frame=None, footer=None) -> None:
+    """Change a stripe and make its checksums, and the manifest's, right again.
+
+    Args:
+        path: the item.
+        head: changes of the header, offset → bytes.
+        frame: changes of the first frame and its index record: codec, dtype and flags.
+        footer: changes of the footer, offset → bytes.
+    """
+    data = bytearray((path / STRIPE).read_bytes())
+    opened = stripes.decode_footer(bytes(data[-64:]), "here")
+    frames_at = stripes.decode_header(bytes(data[:64]), "here").frames_at
+    if frame is not None:
+        data[frames_at + 4 : frames_at + 8] = frame
+        data[frames_at + 28 : frames_at + 32] = crc(data[frames_at : frames_at + 28])
+        data[opened.index_at + 24 : opened.index_at + 28] = frame
+    index = data[opened.index_at : -64]
+    data[-52:-48] = crc(index)
+    for at, value in (head or {}).items():
+        data[at : at + len(value)] = value
+    for at, value in (footer or {}).items():
+        data[len(data) - 64 + at : len(data) - 64 + at + len(value)] = value
+    data[60:64] = crc(data[:60])
+    data[-12:-8] = crc(data[-64:-12])
+    (path / STRIPE).write_bytes(data)
+    fields = json.loads((path / "manifest.json").read_bytes())
+    del fields["crc32c"]
+    fields["stripes"][0]["index_crc32c"] = manifests.crc_text(bytes(index))
+    body = json.dumps(fields)[1:].encode()
+    (path / "manifest.json").write_bytes(
+        b'{"crc32c":"%s",' % manifests.crc_text(body).encode() + body
+    )
+
+
+def crc(data: bytes) -> bytes:
+    return int(manifests.crc_text(bytes(data)), 16).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"head": {40: b"\xff\xff\xff\xff"}}, "4294967295 chunks would exceed the file"),
+        ({"head": {32: b"\xff" * 8}}, "layout would end"),
+        ({"head": {32: (2**62).to_bytes(8, "little")}}, "layout would end"),
+        ({"footer": {0: b"\xff" * 8}}, "the footer ends a file of"),
+        ({"footer": {8: b"\xff" * 4}}, "the footer ends a file of"),
+        ({"footer": {0: bytes(8)}}, "the footer ends a file of"),
+    ],
+)
+def test_lengths_that_lie_under_a_right_checksum_are_problems(item, change, text):
+    resealed(item, **change)
+    assert any(text in problem.what for problem in ogds.verify(item))
+    with pytest.raises(Corrupt):
+        ogds.restore(item)
+
+
+@pytest.mark.parametrize(
+    ("frame", "text"),
+    [
+        (b"\x07\x09\0\0", "unknown codec"),
+        (b"\0\xc8\0\0", "unknown dtype"),
+        (b"\0\x09\x04\0", "unknown frame flag"),
+    ],
+)
+def test_what_a_newer_version_wrote_is_unsupported(item, frame, text):
+    resealed(item, frame=frame)
+    with pytest.raises(Unsupported, match=f"{text}.*update orbax_gds"):
+        ogds.restore(item)
+    (problem,) = ogds.verify(item)
+    assert problem.chunk == 0
+    assert f"{text}. A newer version may have written it: update orbax_gds" in problem.what
+
+
+def test_many_damaged_frames_take_no_quadratic_time(tmp_path):
+    ogds.save(
+        tmp_path / "item",
+        {str(i): np.full(5000, i % 250, np.uint8) for i in range(4000)},
+        options=ogds.Options(chunk_bytes=4096),
+    )
+    path = tmp_path / "item" / STRIPE
+    with Item(tmp_path / "item") as opened:
+        starts = opened.stripes[0].records["offset"].tolist()
+    flip(path, *(at + 40 for at in starts))
+    begin = time.process_time()
+    problems = ogds.verify(tmp_path / "item")
+    assert time.process_time() - begin < 5
+    assert [problem.chunk for problem in problems] == list(range(len(starts)))
+    assert problems[4321].leaves == (sorted(map(str, range(4000)))[4321 // 2],)
+
+
+def test_where_a_layout_is_lost_the_leaves_in_other_stripes_are_not_blamed(item):
+    fields = json.loads((item / "manifest.json").read_bytes())
+    del fields["crc32c"]
+    fields["leaves"].append({"path": [["k", "far"]], "type": "int", "dtype": "int64", "shape": []})
+    fields["stripes"].append(fields["stripes"][0] | {"file": "p00001.ogds", "bytes": 1})
+    body = json.dumps(fields)[1:].encode()
+    (item / "manifest.json").write_bytes(
+        b'{"crc32c":"%s",' % manifests.crc_text(body).encode() + body
+    )
+    missing, lost = ogds.verify(item)
+    assert (missing.file, missing.leaves) == ("p00001.ogds", ())
+    assert (lost.file, lost.leaves) == ("p00001.ogds", ("far",))
+    assert "layout" in lost.what
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "flipped"])
+def test_a_sidecar_that_is_not_as_it_was_written_is_refused_by_restore(item, damage):
+    data = (item / "_METADATA").read_bytes()
+    (item / "_METADATA").unlink()
+    if damage != "missing":
+        kept = data[:-1] if damage == "short" else b" " + data[1:]
+        (item / "_METADATA").write_bytes(kept)
+    with pytest.raises(Corrupt, match=r"_METADATA.*[Rr]estore another"):
+        ogds.restore(item)
+    (problem,) = ogds.verify(item)
+    assert problem.file == "_METADATA"
 
 
 def test_no_item_is_not_found(tmp_path):
