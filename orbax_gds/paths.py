@@ -10,7 +10,7 @@ import numpy as np
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
 from orbax_gds.errors import Corrupt, Unsupported
-from orbax_gds.manifest import Key, LeafSpec, Path, path_text
+from orbax_gds.manifest import MAX_PATH_KEYS, Key, LeafSpec, Path, path_text
 
 _TAGS: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
     DictKey: ("k", operator.attrgetter("key")),
@@ -18,6 +18,7 @@ _TAGS: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
     GetAttrKey: ("a", operator.attrgetter("name")),
     FlattenedIndexKey: ("n", operator.attrgetter("key")),
 }
+_TOO_DEEP = f"A path has at most {MAX_PATH_KEYS} keys; keep deep structures in arrays."
 _EMPTY: Mapping[str, Callable[[], Any]] = {
     "None": lambda: None,
     "dict": dict,
@@ -31,7 +32,8 @@ def jax_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[
     """Return jax's (key path, leaf) pairs of a tree.
 
     Raises:
-        Unsupported: a node cannot be taken apart, such as a dict whose keys cannot be sorted.
+        Unsupported: a node cannot be taken apart, such as a dict whose keys cannot be sorted, or
+            the nodes are nested too deeply.
     """
     try:
         return jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
@@ -39,6 +41,12 @@ def jax_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[
         raise Unsupported(
             f"jax cannot flatten the tree: {error} The keys of a dict must be of one type, as jax "
             "sorts them (an OrderedDict is not sorted)."
+        ) from error
+    except (RecursionError, SystemError) as error:
+        if not isinstance(error.__cause__ or error, RecursionError):
+            raise
+        raise Unsupported(
+            f"jax cannot flatten the tree: it is nested too deeply. {_TOO_DEEP}"
         ) from error
 
 
@@ -50,9 +58,13 @@ def typed_path(keys: Iterable[Any], known: dict[Key, Key]) -> Path:
         known: keys met before; pass one dict for a whole tree, so that equal keys are one object.
 
     Raises:
-        Unsupported: a key is neither text nor an integer, or cannot be written as JSON.
+        Unsupported: a key is neither text nor an integer, or cannot be written as JSON; or there
+            are more keys than a path may have.
     """
-    return tuple([known.setdefault(key, key) for key in map(_typed_key, keys)])
+    path = tuple([known.setdefault(key, key) for key in map(_typed_key, keys)])
+    if len(path) > MAX_PATH_KEYS:
+        raise Unsupported(f"lies {len(path)} keys deep. {_TOO_DEEP}")
+    return path
 
 
 def loose_text(keys: Iterable[Any]) -> str:
@@ -143,28 +155,32 @@ def unflatten(specs: Sequence[LeafSpec], values: Sequence[Any]) -> Any:
         {3: [7]}
     """
     root: dict[Key, Any] = {}
+    nodes: list[tuple[dict[Key, Any], Key, Path]] = []  # parent, key in it, path; parents first
     for spec, value in zip(specs, values, strict=True):
         leaf = value if spec.has_words else empty_value(spec)
         node = root
-        for key in (("k", ""), *spec.path[:-1]) if spec.path else ():
-            node = node.setdefault(key, _Node())
+        for depth, key in enumerate((("k", ""), *spec.path[:-1]) if spec.path else ()):
+            if key not in node:
+                nodes.append((node, key, spec.path[:depth]))
+                node[key] = _Node()
+            node = node[key]
             if not isinstance(node, _Node):
                 raise Corrupt(f"The path of leaf {path_text(spec.path)!r} goes through a leaf.")
         key = spec.path[-1] if spec.path else ("k", "")
         if key in node:
             raise Corrupt(f"The path of leaf {path_text(spec.path)!r} is that of another leaf.")
         node[key] = leaf
-    return _plain(root.get(("k", ""), {}), ())
+    for parent, key, path in reversed(nodes):
+        parent[key] = _plain(parent[key], path)
+    return root.get(("k", ""), {})
 
 
 class _Node(dict[Key, Any]):
     """Children of a node by key, to tell nodes from leaves that are dicts."""
 
 
-def _plain(node: Any, path: Path) -> Any:
-    if not isinstance(node, _Node):
-        return node
-    children = {key: _plain(child, (*path, key)) for key, child in node.items()}
+def _plain(children: _Node, path: Path) -> Any:
+    """Return a node, whose own children are plain already, as a plain container."""
     if all(tag in "in" for tag, _ in children):
         numbers = [number for _, number in children]
         if numbers == list(range(len(numbers))):

@@ -105,12 +105,12 @@ def sharding_of(spec: ShardingSpec, devices: Mapping[int, Device]) -> Sharding |
     names = tuple(name for name, _ in spec.axes)
     kinds = axis_types_of(spec)
     typed = {} if kinds is None else {"axis_types": kinds}
-    mesh = Mesh(chosen.reshape(sizes), names, **typed)
     kind = _known(spec.memory_kind, chosen[0])
     parts = [names[0] if names and len(names) == 1 else names for names in spec.spec]
     try:
+        mesh = Mesh(chosen.reshape(sizes), names, **typed)
         return NamedSharding(mesh, PartitionSpec(*parts), memory_kind=kind)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise Corrupt(f"The manifest describes the impossible sharding {spec}: {error}") from error
 
 
