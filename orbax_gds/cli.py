@@ -37,7 +37,8 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except OgdsError as err:
-            click.echo(f"orbax-gds: {err}", err=True)
+            lines = [_shown(line) for line in str(err).split("\n")]
+            click.echo("orbax-gds: " + "\n".join(lines), err=True)
             ctx.exit(PROBLEMS if isinstance(err, Corrupt) else UNREADABLE)
 
 
@@ -67,10 +68,8 @@ def ls(path: FilePath, as_json: bool) -> None:
         _print_json({"path": str(path), "items": entries})
         return
     if not entries:
-        click.echo(f"{path} holds no item of orbax_gds.", err=True)
-    _print_table(
-        [(_shown(e.step or ""), _shown(e.item), size_text(e.n_bytes), e.state) for e in entries]
-    )
+        click.echo(_shown(f"{path} holds no item of orbax_gds."), err=True)
+    _print_table([(e.step or "", e.item, size_text(e.n_bytes), e.state) for e in entries])
 
 
 @main.command("inspect")
@@ -101,9 +100,10 @@ def verify_command(path: FilePath, as_json: bool) -> None:
             click.echo(_shown(f"{problem.where}: {problem.what}"))
     if problems:
         counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        click.echo(f"{item}: {counted}. Restore another step or a copy of this one.", err=True)
+        done = f"{item}: {counted}. Restore another step or a copy of this one."
+        click.echo(_shown(done), err=True)
         sys.exit(PROBLEMS)
-    click.echo(f"{item}: every byte is as it was written.", err=True)
+    click.echo(_shown(f"{item}: every byte is as it was written."), err=True)
 
 
 @main.command()
@@ -164,7 +164,8 @@ def _print_json(value: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+def _print_table(texts: Sequence[tuple[str, ...]]) -> None:
+    rows = [tuple(map(_shown, row)) for row in texts]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -173,10 +174,10 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
 
 def _leaf_row(leaf: LeafReport) -> tuple[str, ...]:
     if leaf.dtype is None or leaf.shape is None:
-        return _shown(leaf.name), "", leaf.type, "", ""
+        return leaf.name, "", leaf.type, "", ""
     extents = ",".join(map(str, leaf.shape))
     return (
-        _shown(leaf.name),
+        leaf.name,
         f"{leaf.dtype}[{extents}]",
         leaf.type if leaf.prng is None else f"PRNG key {leaf.prng}",
         size_text(leaf.raw_bytes),
@@ -192,7 +193,7 @@ def _print_item(report: ItemReport) -> None:
             for i, n in enumerate((1, leaf.raw_bytes, leaf.stored_bytes)):
                 sums[i] += n
     rows: list[tuple[str, ...]] = [
-        ("path", _shown(report.path)),
+        ("path", report.path),
         ("writer", f"{report.writer}, format {report.format}"),
         ("leaves", str(len(report.leaves))),
         ("in memory", size_text(report.raw_bytes)),
@@ -210,7 +211,7 @@ def _print_item(report: ItemReport) -> None:
         (f"dtype {name}", _share(raw, stored, f"{n} leaves"))
         for name, (n, raw, stored) in sorted(dtypes.items())
     ]
-    rows += [(f"option {name}", _shown(str(value))) for name, value in report.options.items()]
+    rows += [(f"option {name}", str(value)) for name, value in report.options.items()]
     if report.custom_metadata is not None:
         rows.append(("custom metadata", msgspec.json.encode(report.custom_metadata).decode()))
     _print_table(rows)

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Literal
@@ -96,7 +97,7 @@ def _walk(directory: FilePath, depth: int) -> Iterator[FilePath]:
     if is_item(directory):
         yield directory
     elif depth < _DEEPEST:
-        for child in directory.iterdir():
+        for child in _children(directory):
             if child.is_dir():
                 yield from _walk(child, depth + 1)
 
@@ -110,13 +111,30 @@ def _entry(root: FilePath, directory: FilePath) -> Entry:
         item=directory.name,
         path=os.fspath(directory),
         state="published" if published and committed else "unfinished",
-        n_bytes=sum(file.stat().st_size for file in directory.iterdir() if file.is_file()),
+        n_bytes=sum(map(_file_bytes, _children(directory))),
     )
+
+
+def _children(directory: FilePath) -> list[FilePath]:
+    """What lies in a directory; nothing if it was deleted after it was found."""
+    try:
+        return list(directory.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _file_bytes(path: FilePath) -> int:
+    """Length of a file; 0 if it is none, or was deleted after it was found."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def _order(place: FilePath) -> tuple[list[tuple[int, int | str]], ...]:
     """Sort key under which step_9 comes before step_10, whatever the format of step names."""
     return tuple(
-        [(0, int(piece)) if piece.isdigit() else (1, piece) for piece in re.split(r"(\d+)", part)]
+        [(0, int(piece)) if piece.isdecimal() else (1, piece) for piece in re.split(r"(\d+)", part)]
         for part in place.parts
     )

@@ -6,13 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import orbax_gds as ogds
 from orbax_gds import listing
+from orbax_gds import manifest as manifests
 from orbax_gds.cli import main, size_text
+from orbax_gds.commit import read_manifest
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +203,45 @@ def test_steps_sort_by_number_whatever_their_names(tmp_path):
     steps = [entry.step for entry in listing.list_items(tmp_path)]
     assert steps == ["step_2", "step_9", "step_10"]
     assert listing.find_item(tmp_path) == tmp_path / "step_10" / "default"
+
+
+def test_steps_may_have_digits_that_are_no_numbers(tmp_path):
+    for step in ("step_2", "step_\N{SUPERSCRIPT TWO}", "step_\N{ARABIC-INDIC DIGIT THREE}"):
+        ogds.save(tmp_path / step / "default", {"w": np.ones(2)})
+    assert len(listing.list_items(tmp_path)) == 3
+
+
+def test_what_vanishes_while_it_is_listed_is_left_out(tmp_path, monkeypatch):
+    ogds.save(tmp_path / "5" / "default", {"w": np.ones(2)})
+    (tmp_path / "6").mkdir()
+    (before,) = listing.list_items(tmp_path)
+    children = listing.FilePath.iterdir
+
+    def stale(directory):
+        if directory.name == "6":
+            raise FileNotFoundError(2, "No such file or directory", str(directory))
+        return iter([*children(directory), directory / "gone"])
+
+    monkeypatch.setattr(listing.FilePath, "iterdir", stale)
+    assert listing.list_items(tmp_path) == [before]
+
+
+@pytest.mark.parametrize("command", ["ls", "inspect", "verify"])
+def test_no_text_of_a_manifest_reaches_the_terminal_as_a_command(tmp_path, command):
+    evil = "a\x1b[31m\x9b2J\n"
+    ogds.save(tmp_path / "item", {evil: np.ones(2)}, custom_metadata={"x": evil})
+    manifest = msgspec.structs.replace(
+        read_manifest(tmp_path / "item"), writer=evil, options={evil: evil}
+    )
+    (tmp_path / "item" / "manifest.json").write_bytes(manifests.encode(manifest))
+    done = run(command, tmp_path / "item")
+    assert done.exit_code == 0
+    leaf = msgspec.structs.replace(manifest.leaves[0], type=evil)
+    refused = msgspec.structs.replace(manifest, leaves=(leaf,), requires=(evil,))
+    (tmp_path / "item" / "manifest.json").write_bytes(manifests.encode(refused))
+    shown = done.output + run(command, tmp_path / "item").output
+    assert all(c.isprintable() for line in shown.splitlines() for c in line)
+    assert "\x9b" not in shown
 
 
 def test_cut_save_is_listed_as_unfinished(tmp_path):
