@@ -132,9 +132,12 @@ class LazyLeaf:
     def __getitem__(self, index: Index | tuple[Index, ...]) -> np.ndarray:
         """Read the part that integers, slices and `...` select, as NumPy does.
 
+        Of a slice with a step, all that lies between its first and last element is read and held
+        until the array that is returned goes.
+
         Raises:
             IndexError: an integer is out of range, or there are too many indices.
-            TypeError: another kind of index.
+            TypeError: another kind of index, such as a bool or an array.
             Corrupt: a frame that is needed is damaged.
         """
         per_axis = _per_axis(index, self.shape)
@@ -157,7 +160,8 @@ class LazyLeaf:
 
 def _per_axis(index: Index | tuple[Index, ...], shape: tuple[int, ...]) -> tuple[int | slice, ...]:
     parts = index if isinstance(index, tuple) else (index,)
-    if not all(isinstance(p, int | np.integer | slice | EllipsisType) for p in parts):
+    known = (int, np.integer, slice, EllipsisType)
+    if not all(isinstance(p, known) and not isinstance(p, bool) for p in parts):
         raise TypeError(f"A lazy leaf takes integers, slices and '...', not {index!r}.")
     at = [i for i, part in enumerate(parts) if part is ...]
     if len(at) > 1 or len(parts) - len(at) > len(shape):

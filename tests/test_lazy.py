@@ -34,6 +34,19 @@ def test_a_lazy_leaf_reads_what_numpy_would_select(tmp_path):
             item["nowhere"]
 
 
+@pytest.mark.parametrize("index", [True, (0, False), np.True_, [0], 1.0])
+def test_indices_that_numpy_takes_otherwise_are_refused(tmp_path, index):
+    ogds.save(tmp_path / "item", {"w": np.zeros((3, 3))})
+    with ogds.open(tmp_path / "item") as item, pytest.raises(TypeError, match="integers"):
+        item["w"][index]
+
+
+def test_what_is_read_may_be_taken_by_jax_without_a_copy(tmp_path):
+    ogds.save(tmp_path / "item", {"w": np.arange(1000)})
+    with ogds.open(tmp_path / "item") as item:
+        assert item["w"][...].ctypes.data % 64 == 0
+
+
 def test_reading_a_row_reads_little_more_than_the_row(tmp_path):
     array = np.random.default_rng(0).integers(0, 255, (1000, 4096), np.uint8)
     ogds.save(
