@@ -227,9 +227,10 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         """
         with self._lock:
             published, self._published = self._published, set()
-        items = [FilePath(*map(_final_name, item.parts)) for item in published]
+        renamed = [FilePath(*map(_final_name, item.parts)) for item in published]
+        directories = {parent: item for item in renamed for parent in item.parents[:2]}
         failed: list[tuple[FilePath, IoError]] = []
-        for directory, item in {d: item for item in items for d in item.parents[:2]}.items():
+        for directory, item in directories.items():
             try:
                 commit.sync_directory(directory)
             except NotFound:  # deleted since, or never renamed

@@ -331,7 +331,7 @@ def test_none_in_tree_and_restore_args_is_no_leaf(run, with_item):
 
 def test_key_that_no_leaf_can_have_is_refused_by_name(ours):
     save(ours, ocp.args.PyTreeSave({"a": jnp.ones(2)}))
-    with pytest.raises(Unsupported, match="'a/1.5' has the key"):
+    with pytest.raises(Unsupported, match=r"'a/1\.5' has the key"):
         ours.restore(0, args=ocp.args.PyTreeRestore({"a": {1.5: 0}}))
 
 
