@@ -251,7 +251,7 @@ nb::dict py_frame_info(nb::handle frame) {
     FrameInfo info;
     Status status = read_frame_header(buffer.bytes(), header);
     if (status == Status::kOk) {
-        status = read_frame_info(buffer.bytes(), header, info);
+        status = read_frame_info(buffer.bytes(), header, scratch().workspace(), info);
     }
     if (status != Status::kOk) {
         refuse("This is no readable frame: ", status_text(status), ".");

@@ -77,11 +77,11 @@ Run NormalRuns::next(uint32_t max_words) noexcept {
     return {first, at_ - first};
 }
 
-bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype,
+bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype, uint8_t* map,
                      PayloadWriter& out, MapCounts& counts) noexcept {
     counts = {};
-    uint8_t* map = out.reserve(map_bytes_of(n_words));
-    if (map == nullptr) {
+    uint8_t* written = out.reserve(map_bytes_of(n_words));
+    if (written == nullptr) {
         return false;
     }
     std::memset(map, 0, map_bytes_of(n_words));
@@ -110,6 +110,7 @@ bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype,
         }
         store_partial_u64le(constant, dtype.container_bytes, repeated(block, dtype));
     }
+    std::memcpy(written, map, map_bytes_of(n_words));
     out.checksum();
     return true;
 }
@@ -124,14 +125,16 @@ bool map_pays(const MapCounts& counts, uint32_t n_words, const Dtype& dtype) noe
            map_bytes_of(n_words) + size_t{counts.n_constant} * dtype.container_bytes;
 }
 
-Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
+Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype, uint8_t* copy,
                       BlockMap& map) noexcept {
     const uint32_t n_blocks = n_blocks_of(n_words);
     map = {};
-    map.map = in.take(map_bytes_of(n_words));
-    if (map.map == nullptr) {
+    const uint8_t* stored = in.take(map_bytes_of(n_words));
+    if (stored == nullptr) {
         return Status::kPayloadShort;
     }
+    std::memcpy(copy, stored, map_bytes_of(n_words));
+    map.map = copy;
     if (n_blocks % 4 != 0 && map.map[n_blocks / 4] >> (2 * (n_blocks % 4)) != 0) {
         return Status::kMapUnusedBits;
     }

@@ -11,6 +11,7 @@
 namespace ogds {
 
 inline constexpr uint32_t kBlockWords = 256;
+inline constexpr uint32_t kMaxChunkWords = uint32_t{1} << 28;
 
 enum class BlockCode : uint8_t { kNormal = 0, kZero = 1, kConstant = 2, kReserved = 3 };
 
@@ -53,21 +54,24 @@ private:
     uint32_t at_ = 0;
 };
 
-// Writes the map and the constants of a chunk. False if it found no room.
-bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype,
+// Makes the map of a chunk and writes it and the constants to `out`. False if it found no room.
+// `map` has room for map_bytes_of(n_words) and keeps a map that nobody else can change.
+bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype, uint8_t* map,
                      PayloadWriter& out, MapCounts& counts) noexcept;
 
 // Whether a map with these counts makes the payload smaller, whatever the codec.
 bool map_pays(const MapCounts& counts, uint32_t n_words, const Dtype& dtype) noexcept;
 
-// A parsed map: `map` and `constants` point into the payload.
+// A parsed map; `constants` points into the payload.
 struct BlockMap {
     const uint8_t* map = nullptr;
     const uint8_t* constants = nullptr;
     MapCounts counts;
 };
 
-Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
+// Copies the map to `copy` (room for map_bytes_of(n_words)) before it looks at it: the caller's
+// memory may change at any time, and what follows must not leave the bounds that were counted.
+Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype, uint8_t* copy,
                       BlockMap& map) noexcept;
 
 // Writes the words of the zero and constant blocks to their places.

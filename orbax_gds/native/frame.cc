@@ -21,14 +21,15 @@ size_t frame_bytes_for(size_t payload_bytes) noexcept {
 
 // Writes the block map if it is wanted; n_normal is the number of words left to code.
 Status encode_map(std::span<const uint8_t> words, const ChunkShape& shape, const Dtype& dtype,
-                  MapChoice choice, PayloadWriter& out, uint32_t& n_normal) noexcept {
+                  MapChoice choice, uint8_t* map, PayloadWriter& out,
+                  uint32_t& n_normal) noexcept {
     n_normal = shape.n_words;
     if (choice == MapChoice::kNever) {
         return Status::kOk;
     }
     const PayloadWriter before = out;
     MapCounts counts;
-    const bool written = write_block_map(words.data(), shape.n_words, dtype, out, counts);
+    const bool written = write_block_map(words.data(), shape.n_words, dtype, map, out, counts);
     if (!written || (choice == MapChoice::kWhenSmaller &&
                      !map_pays(counts, shape.n_words, dtype))) {
         out = before;
@@ -77,7 +78,7 @@ Status decode_payload(PayloadReader& in, const FrameHeader& header, const Dtype&
     BlockMap map;
     map.counts.n_normal_words = header.n_words;
     if ((header.flags & kFlagBlockMap) != 0) {
-        if (const Status status = read_block_map(in, header.n_words, dtype, map);
+        if (const Status status = read_block_map(in, header.n_words, dtype, workspace.map, map);
             status != Status::kOk) {
             return status;
         }
@@ -105,7 +106,8 @@ size_t max_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept {
 
 size_t max_forced_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept {
     const size_t map = map_bytes_of(n_words) + size_t{n_blocks_of(n_words)} * dtype.container_bytes;
-    // Per word at most 14 bits in levels and 8 of escape; per sub-block counts and partial bytes.
+    // Per word at most 15 bits in levels (rank 15 through three of width 1, four of width 2 and the
+    // last) and 8 of escape, less the 8 of the exponent; per sub-block counts and partial bytes.
     const size_t ladder = raw_bytes(dtype, n_words) + size_t{n_words} * 2 + kLadderHeaderBytes +
                           ceil_div(n_words, kSubBlockWords) * 4 * size_t{kMaxLevels};
     return frame_bytes_for(map + ladder);
@@ -128,7 +130,8 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     if (out.size() < frame_bytes_for(0)) {
         return Status::kNoSpace;
     }
-    // A bound that depends on the chunk alone: the same bytes, whatever else has room in `out`.
+    // A bound that depends on the chunk alone: where there is room for it, more room in `out`
+    // changes no byte.
     const bool forced = options.codec == CodecChoice::kLadder ||
                         options.block_map == MapChoice::kAlways;
     const size_t most = forced ? max_forced_frame_bytes(shape.n_words, dtype)
@@ -136,23 +139,20 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     const size_t room =
         std::min({out.size(), most, kMaxFrameBytes}) / kFrameAlignment * kFrameAlignment;
     PayloadWriter writer(out.subspan(kFrameHeaderBytes, room - kFrameHeaderBytes));
-    const uint8_t* map = out.data() + kFrameHeaderBytes;
     header = {};
     uint32_t n_normal = 0;
     if (const Status status =
-            encode_map(words, shape, dtype, options.block_map, writer, n_normal);
+            encode_map(words, shape, dtype, options.block_map, workspace.map, writer, n_normal);
         status != Status::kOk) {
         return status;
     }
-    if (writer.size() != 0) {
-        header.flags = kFlagBlockMap;
-    } else {
-        map = nullptr;
-    }
+    header.flags = writer.size() != 0 ? kFlagBlockMap : 0;
+    const uint8_t* map = header.flags != 0 ? workspace.map : nullptr;
     if (const Status status = encode_words(words.data(), map, shape.n_words, n_normal, dtype,
                                            options.codec, writer, workspace, header.codec);
         status != Status::kOk) {
-        return status;
+        const bool too_long = std::min(out.size(), most) > kMaxFrameBytes;
+        return status == Status::kNoSpace && too_long ? Status::kFrameTooLong : status;
     }
     header.dtype = shape.dtype;
     header.n_words = shape.n_words;
@@ -164,7 +164,10 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
 }
 
 Status lengthen_frame(std::span<uint8_t> frame, size_t frame_bytes, FrameHeader& header) noexcept {
-    if (frame_bytes > frame.size() || frame_bytes > kMaxFrameBytes) {
+    if (frame_bytes > kMaxFrameBytes) {
+        return Status::kFrameTooLong;
+    }
+    if (frame_bytes > frame.size()) {
         return Status::kNoSpace;
     }
     uint8_t* zeros = frame.data() + header.frame_bytes;

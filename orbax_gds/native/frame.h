@@ -14,7 +14,6 @@ inline constexpr size_t kFrameHeaderBytes = 32;
 inline constexpr size_t kFrameAlignment = 64;
 inline constexpr size_t kIndexRecordBytes = 32;
 inline constexpr size_t kMaxFrameBytes = 0x7FFFFFFF;
-inline constexpr uint32_t kMaxChunkWords = uint32_t{1} << 28;
 
 enum class Codec : uint8_t { kRaw = 0, kLadder = 1 };
 
@@ -56,13 +55,14 @@ struct EncodeOptions {
 };
 
 // Upper bound of frame_bytes for CodecChoice::kAuto and kRaw without a forced block map; a multiple
-// of 64. May exceed kMaxFrameBytes: then the chunk cannot be coded.
+// of 64. May exceed kMaxFrameBytes: then the chunk is coded only if its frame happens to fit.
 size_t max_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept;
 
 // The same for every choice.
 size_t max_forced_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept;
 
-// Codes a chunk; `words` holds n_words containers. The frame is header.frame_bytes long.
+// Codes a chunk; `words` holds n_words containers. The frame is header.frame_bytes long. `out` has
+// the room that the functions above name: with less it may be kNoSpace, or another codec than else.
 Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
                     const EncodeOptions& options, std::span<uint8_t> out, Workspace& workspace,
                     FrameHeader& header) noexcept;

@@ -48,14 +48,15 @@ Status read_ladder_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
 }  // namespace
 
 Status read_frame_info(std::span<const uint8_t> frame, const FrameHeader& header,
-                       FrameInfo& info) noexcept {
+                       Workspace& workspace, FrameInfo& info) noexcept {
     const Dtype& dtype = dtype_of(header.dtype);
     PayloadReader in(frame.subspan(kFrameHeaderBytes, header.payload_bytes));
     info = {};
     info.blocks.n_normal_words = header.n_words;
     if ((header.flags & kFlagBlockMap) != 0) {
         BlockMap map;
-        if (const Status status = read_block_map(in, header.n_words, dtype, map);
+        if (const Status status =
+                read_block_map(in, header.n_words, dtype, workspace.map, map);
             status != Status::kOk) {
             return status;
         }

@@ -24,6 +24,6 @@ struct FrameInfo {
 
 // Walks the streams of a frame whose header was read. Does not check CRCs or values.
 Status read_frame_info(std::span<const uint8_t> frame, const FrameHeader& header,
-                       FrameInfo& info) noexcept;
+                       Workspace& workspace, FrameInfo& info) noexcept;
 
 }  // namespace ogds

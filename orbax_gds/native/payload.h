@@ -24,6 +24,8 @@ public:
         return bytes;
     }
 
+    size_t room() const noexcept { return limit_ - at_; }
+
     // At most n bytes in all may follow from here.
     void limit_rest(size_t n) noexcept {
         if (n < limit_ - at_) {

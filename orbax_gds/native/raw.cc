@@ -43,6 +43,9 @@ bool unused_bits_are_zero(const uint8_t* last_byte, uint32_t n, uint32_t bits) n
 
 Status encode_raw(const uint8_t* words, NormalRuns runs, const Dtype& dtype, PayloadWriter& out,
                   uint32_t n_normal_words) noexcept {
+    if (raw_bytes(dtype, n_normal_words) > out.room()) {
+        return Status::kNoSpace;  // before gigabytes are copied in vain
+    }
     for (uint32_t done = 0; done < n_normal_words;) {
         const Run run = runs.next(kStepWords);
         const uint8_t* from = words + size_t{run.first} * dtype.container_bytes;

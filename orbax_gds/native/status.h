@@ -30,6 +30,7 @@ enum class Status : int {
     kLadderRank,
     kLadderEscapes,
     kNoSpace,
+    kFrameTooLong,
     kEnd,  // not a status: one past the last
 };
 
@@ -61,6 +62,7 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kLadderRank: return "ladder: rank above 15";
         case Status::kLadderEscapes: return "ladder: number of escapes differs";
         case Status::kNoSpace: return "output buffer is too small";
+        case Status::kFrameTooLong: return "frame would exceed 2147483647 bytes; cut the chunk";
         case Status::kEnd: break;
     }
     return "unknown status";

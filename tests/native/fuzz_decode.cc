@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     same_on_every_isa(frame);
     FrameInfo info;
-    const Status walked = read_frame_info(frame, header, info);
+    const Status walked = read_frame_info(frame, header, workspace(), info);
     const Decoded decoded = decode(frame);
     CHECK(walked == Status::kOk || decoded.status != Status::kOk, status_text(walked));
     return 0;

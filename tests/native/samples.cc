@@ -55,13 +55,12 @@ uint64_t word(Random& random, const Dtype& dtype, Look look) {
     return rest | exponent(random, look) << mantissa_bits;
 }
 
-// One for all calls: what an earlier call left in it must not matter.
+}  // namespace
+
 Workspace& workspace() {
     static const auto instance = std::make_unique<Workspace>();
     return *instance;
 }
-
-}  // namespace
 
 Bytes make_words(uint8_t id, uint32_t n_words, Look look, uint64_t seed) {
     const Dtype& dtype = dtype_of(id);

@@ -46,6 +46,9 @@ Bytes make_words(uint8_t dtype, uint32_t n_words, Look look, uint64_t seed);
 // Names of all kernels that this machine can run.
 std::vector<std::string> isas();
 
+// One for all calls of a test: what an earlier call left in it must not matter.
+Workspace& workspace();
+
 // Codes in a buffer of exactly the size that is promised to be enough.
 Bytes encode(const Bytes& words, uint8_t dtype, const EncodeOptions& options = {},
              uint32_t chunk = 0);
