@@ -9,7 +9,7 @@ using namespace ogds;
 
 namespace {
 
-constexpr uint32_t kMaxWords = kSubBlockWords + 4096;  // bounds the time of one input
+constexpr uint32_t kMaxWords = 3 * kSubBlockWords;  // bounds the time of one input
 
 void same_on_every_isa(const Bytes& frame) {
     Decoded first;

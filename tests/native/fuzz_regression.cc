@@ -15,6 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 namespace {
 
 constexpr uint32_t kMutationsEach = 250;
+constexpr uint32_t kMutationsOfLong = 80;  // they take longer
+constexpr size_t kLongBytes = 30000;
 
 void run(const Bytes& input) {
     const Bytes exact(input);
@@ -48,14 +50,25 @@ std::vector<Bytes> fresh_frames() {
             }
         }
     }
-    frames.push_back(encode(make_words(16, kSubBlockWords + 300, Look::kWeights, 7), 16));
+    // The second sub-block is so short that its head is in what `place` calls the end.
+    for (uint8_t dtype : {uint8_t{16}, uint8_t{18}}) {
+        for (uint32_t more : {20u, 300u}) {
+            const Bytes words = make_words(dtype, kSubBlockWords + more, Look::kWeights, 7);
+            frames.push_back(encode(words, dtype, {CodecChoice::kLadder, MapChoice::kNever}));
+        }
+    }
     return frames;
 }
 
-// Mostly where the structure is: header, map, counts.
+// Mostly where the structure is: header, map and counts at the start, the last sub-block's counts
+// near the end.
 size_t place(Random& random, const Bytes& input) {
     const auto n = static_cast<uint32_t>(input.size());
-    return random.below(random.below(3) == 0 ? n : std::min(n, 80u));
+    switch (random.below(4)) {
+        case 0: return random.below(n);
+        case 1: return n - 1 - random.below(std::min(n, 192u));
+        default: return random.below(std::min(n, 80u));
+    }
 }
 
 Bytes mutated(Bytes input, Random& random) {
@@ -85,11 +98,13 @@ int main(int argc, char** argv) {
         inputs.push_back(std::move(frame));
     }
     Random random(1);
+    uint32_t n_mutations = 0;
     for (const Bytes& input : inputs) {
-        for (uint32_t i = 0; i < kMutationsEach; ++i) {
+        const uint32_t n = input.size() < kLongBytes ? kMutationsEach : kMutationsOfLong;
+        for (uint32_t i = 0; i < n; ++i) {
             run(mutated(input, random));
         }
+        n_mutations += n;
     }
-    std::cout << inputs.size() * kMutationsEach << " mutations of " << inputs.size()
-              << " inputs\n";
+    std::cout << n_mutations << " mutations of " << inputs.size() << " inputs\n";
 }

@@ -4,7 +4,8 @@
 
 #include "bytes.h"
 #include "check.h"
-#include "ladder_tables.h"
+#include "ladder.h"
+#include "payload.h"
 #include "samples.h"
 
 using namespace ogds;
@@ -90,21 +91,35 @@ void headers_are_read_as_the_format_says() {
     CHECK(read_ladder_header(header, tables) == Status::kLadderHeader);
 }
 
-// The counts of levels and escapes each have one right value.
-void wrong_counts_are_refused() {
-    const Bytes frame = encode(make_words(16, 5000, Look::kWeights, 8), 16,
+// Where the counts of the second sub-block are in the frame.
+size_t second_head_of(const Bytes& frame, uint8_t dtype, const LadderTables& tables) {
+    PayloadReader in(std::span<const uint8_t>(frame).subspan(kFrameHeaderBytes));
+    CHECK(in.take(kLadderHeaderBytes) != nullptr);
+    SubBlockHead head;
+    CHECK(read_sub_block_head(in, kSubBlockWords, dtype_of(dtype), tables, head) == Status::kOk);
+    CHECK(in.take(head.planes_bytes + head.levels_bytes + head.n_escapes) != nullptr);
+    return frame.size() - in.left();
+}
+
+// The counts of levels and escapes each have one right value, in every sub-block.
+void wrong_counts_are_refused(uint8_t dtype) {
+    const Bytes frame = encode(make_words(dtype, kSubBlockWords + 5000, Look::kWeights, 8), dtype,
                                {CodecChoice::kLadder, MapChoice::kNever});
     LadderTables tables;
-    CHECK(read_ladder_header(frame.data() + 32, tables) == Status::kOk);
+    CHECK(read_ladder_header(frame.data() + kFrameHeaderBytes, tables) == Status::kOk);
+    const size_t heads[] = {kFrameHeaderBytes + kLadderHeaderBytes,
+                            second_head_of(frame, dtype, tables)};
     for (const std::string& isa : isas()) {
         CHECK(use_kernels(isa.c_str()), isa);
-        for (uint32_t l = 0; l < tables.n_levels; ++l) {
-            for (int change : {-1, 1, -300, 300}) {
-                Bytes changed = frame;
-                uint8_t* count = changed.data() + 32 + kLadderHeaderBytes + 2 * l;
-                store_u16le(count, static_cast<uint16_t>(load_u16le(count) + change));
-                seal(changed);
-                CHECK(decode(changed).status != Status::kOk, isa, l, change);
+        for (const size_t head : heads) {
+            for (uint32_t l = 0; l < tables.n_levels; ++l) {
+                for (int change : {-1, 1, -300, 300}) {
+                    Bytes changed = frame;
+                    uint8_t* count = changed.data() + head + 2 * l;
+                    store_u16le(count, static_cast<uint16_t>(load_u16le(count) + change));
+                    seal(changed);
+                    CHECK(decode(changed).status != Status::kOk, isa, head, l, change);
+                }
             }
         }
     }
@@ -117,5 +132,6 @@ int main() {
     every_fp32_sign_and_exponent_comes_back();
     extremes_come_back();
     headers_are_read_as_the_format_says();
-    wrong_counts_are_refused();
+    wrong_counts_are_refused(16);
+    wrong_counts_are_refused(18);
 }
