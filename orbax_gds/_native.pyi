@@ -1,8 +1,9 @@
 """The native core: frames and checksums of FORMAT §6 and §7, with the GIL released.
 
 Arrays are anything that exports a contiguous buffer; words are unsigned integers as they lie in
-memory. Wrong arguments raise ValueError. What is wrong with stored bytes is a status, a key of
-`STATUS`, so that the caller can say where it happened.
+memory. Wrong arguments raise ValueError, or TypeError where the type is not the signature's;
+memory that would be written while it is read is a wrong argument. What is wrong with stored bytes
+is a status, a key of `STATUS`, so that the caller can say where it happened.
 """
 
 from collections.abc import Sequence
@@ -58,9 +59,10 @@ def encode_run(
         segments: uint64 [S, 4]: index of the buffer, byte offset in it, word offset in the chunk,
             number of words. Those of a chunk cover its words in order.
         chunks: uint32 [C, 4]: chunk number, number of words, dtype id, number of segments.
-        out: At least the sum of `max_frame_bytes` of the chunks plus `align_bytes` long.
+        out: At least the sum of `max_frame_bytes` of the chunks plus `align_bytes` long; apart
+            from `buffers` and `records`.
         records: uint8 [C, 32], filled with index records (FORMAT §4.3) whose offsets count from
-            the start of `out`.
+            the start of `out`; apart from `buffers`.
         codec: "auto" (per chunk what is smallest; raw if little is saved) or "off" (raw).
         align_bytes: The last frame is lengthened so that the run is a multiple of this long.
 
@@ -83,7 +85,7 @@ def decode_run(
         frames: Bytes that hold the frames.
         records: uint8 [C, 32]: index records whose offsets count from the start of `frames`.
         chunks: uint32 [C, 4]: what the layout says, as in `encode_run`.
-        buffers: Where the words go; writable.
+        buffers: Where the words go; writable, and apart from `frames` and `records`.
         segments: uint64 [S, 4] as in `encode_run`, any part of the chunks' words. A chunk without
             segments is decoded and checked, and its words dropped.
         check_only: There are no segments; column 3 of `chunks` is ignored.
@@ -112,7 +114,12 @@ def encode_frame(
     """
 
 def decode_frame(frame: Buffer, words_out: Buffer) -> int:
-    """Decode one frame into `words_out`, which has exactly its number of words.
+    """Decode one frame into `words_out`.
+
+    Args:
+        frame: Bytes of the frame and no more.
+        words_out: Words of the dtype's container, exactly as many as the frame has; apart from
+            `frame`.
 
     Returns:
         The status. Unless it is 0 the contents of `words_out` are undefined.

@@ -1,6 +1,9 @@
 """The native core, one frame at a time: right bits on every kernel, or a status."""
 
+import ctypes
 import os
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -201,8 +204,6 @@ def test_wrong_arguments_are_value_errors_with_the_numbers() -> None:
     frame = _native.encode_frame(words, BF16.id)
     with pytest.raises(ValueError, match="dtype 31 is no id"):
         _native.encode_frame(words, 31)
-    with pytest.raises(ValueError, match="7 bytes, no multiple of 2"):
-        _native.encode_frame(np.zeros(7, np.uint8), BF16.id)
     with pytest.raises(ValueError, match="1 to 268435456 words, not 0"):
         _native.encode_frame(words[:0], BF16.id)
     with pytest.raises(ValueError, match="'auto', 'off', 'raw' or 'ladder', not 'zip'"):
@@ -218,6 +219,62 @@ def test_wrong_arguments_are_value_errors_with_the_numbers() -> None:
     assert (
         _native.STATUS[_native.decode_frame(frame, words[:3])] == "frame disagrees with the layout"
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        np.zeros(4, np.uint8),
+        np.zeros(4, np.uint32),
+        np.zeros(4, np.int16),
+        np.zeros(4, np.float16),
+        np.zeros(4, ">u2"),
+        np.zeros(4, "u1,u1"),
+    ],
+    ids=lambda words: words.dtype.str,
+)
+def test_words_are_little_endian_unsigned_integers_of_the_container(words: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="words must be an array of uint16, not of format"):
+        _native.encode_frame(words, BF16.id)
+    frame = _native.encode_frame(np.zeros(4, np.uint16), BF16.id)
+    with pytest.raises(ValueError, match="words_out must be an array of uint16, not of format"):
+        _native.decode_frame(frame, words)
+
+
+def test_any_exporter_of_words_will_do() -> None:
+    words = weights(BF16, 100)
+    frame = _native.encode_frame(words, BF16.id)
+    assert _native.encode_frame((ctypes.c_uint16 * 100)(*words.tolist()), BF16.id) == frame
+    assert _native.encode_frame(memoryview(words.tobytes()).cast("H"), BF16.id) == frame
+
+
+def test_words_and_their_frame_are_apart() -> None:
+    frame = _native.encode_frame(np.arange(64, dtype=np.uint8), dtype_by_name("uint8").id)
+    memory = np.frombuffer(bytearray(64 + len(frame)), np.uint8)
+    for at in (0, 1, 63):
+        part = memory[at : at + len(frame)]
+        part[:] = np.frombuffer(frame, np.uint8)
+        with pytest.raises(ValueError, match="words_out shares memory with frame"):
+            _native.decode_frame(part, memory[:64])
+    memory[64:] = np.frombuffer(frame, np.uint8)
+    assert _native.decode_frame(memory[64:], memory[:64]) == 0
+
+
+def test_a_chunk_that_fits_no_frame_is_refused_at_once() -> None:
+    words = np.zeros(2**28, np.uint64)  # memory that nobody touches
+    with pytest.raises(ValueError, match="frame would exceed 2147483647 bytes; cut the chunk"):
+        _native.encode_frame(words, dtype_by_name("uint64").id, codec="raw", block_map=False)
+
+
+def test_a_processor_with_avx2_and_bmi2_runs_the_kernels_for_them() -> None:
+    found = re.search(r"^flags\s*:(.*)$", processors(), re.MULTILINE)
+    flags = set(found[1].split()) if found else set()
+    assert ("avx2" in _native.isas()) == ({"avx2", "bmi1", "bmi2"} <= flags)
+
+
+def processors() -> str:
+    path = pathlib.Path("/proc/cpuinfo")
+    return path.read_text() if path.exists() else ""
 
 
 def test_kernels_are_chosen_by_name() -> None:

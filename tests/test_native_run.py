@@ -249,6 +249,33 @@ def test_segments_that_do_not_fit_are_refused(
         run.encode()
 
 
+def test_what_is_written_and_what_is_read_are_apart() -> None:
+    run = weights_run()
+    frames, records = run.encode()
+    memory = np.zeros(40_000, np.uint8)
+    lies_in = [memory[19_999 : 19_999 + run.buffers[0].size], run.buffers[1]]
+
+    def encode(buffers: list[np.ndarray], out: np.ndarray, records: np.ndarray) -> None:
+        _native.encode_run(
+            buffers, run.segments, run.chunks, out, records, codec="auto", align_bytes=64
+        )
+
+    with pytest.raises(ValueError, match="out shares memory with buffer 0"):
+        encode(lies_in, memory[:20_000], records)
+    with pytest.raises(ValueError, match="out shares memory with records"):
+        encode(run.buffers, memory[:20_000], memory[19_950:20_046].reshape(3, 32))
+    with pytest.raises(ValueError, match="records shares memory with buffer 0"):
+        encode(lies_in, memory[:15_000], memory[20_000:20_096].reshape(3, 32))
+
+    def decode(frames: np.ndarray, records: np.ndarray) -> None:
+        _native.decode_run(frames, records, run.chunks, lies_in, run.segments)
+
+    with pytest.raises(ValueError, match="frames shares memory with buffer 0"):
+        decode(memory[:20_000], records)
+    with pytest.raises(ValueError, match="records shares memory with buffer 0"):
+        decode(frames, memory[19_950:20_046].reshape(3, 32))
+
+
 def test_other_wrong_arguments_are_refused() -> None:
     run = weights_run()
     frames, records = run.encode()
@@ -282,6 +309,9 @@ def test_other_wrong_arguments_are_refused() -> None:
         encode(segments=run.segments[:4])
     with pytest.raises(ValueError, match="The chunks name 4 segments, but there are 5"):
         encode(chunks=run.chunks[:2], records=records[:2])
+    big_endian = run.segments.astype(">u8")
+    with pytest.raises(ValueError, match=r"segments must be a C-contiguous array of uint64"):
+        encode(segments=big_endian)
     read_only = [memoryview(bytes(run.buffers[0])), run.buffers[1]]
     with pytest.raises(ValueError, match="buffer 0 is read-only"):
         _native.decode_run(frames, records, run.chunks, read_only, run.segments)

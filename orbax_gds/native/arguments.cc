@@ -1,6 +1,7 @@
 #include "arguments.h"
 
 #include <cstring>
+#include <functional>
 
 namespace nb = nanobind;
 
@@ -17,22 +18,46 @@ Buffer::Buffer(nb::handle object, const char* name, Access access) {
     }
 }
 
-Buffer::Buffer(Buffer&& other) noexcept : view_(other.view_) { other.view_.obj = nullptr; }
-
 Buffer::~Buffer() { PyBuffer_Release(&view_); }
+
+bool Buffer::has_unsigned(size_t item_bytes) const noexcept {
+    const char* kind = view_.format == nullptr ? "B" : view_.format;
+    if (*kind == '@' || *kind == '=' || *kind == '<') {
+        ++kind;
+    }
+    return std::strlen(kind) == 1 && std::strchr("BHILQ", *kind) != nullptr &&
+           static_cast<size_t>(view_.itemsize) == item_bytes;
+}
+
+size_t Buffer::words(const char* name, const Dtype& dtype) const {
+    const size_t word_bytes = dtype.container_bytes;
+    if (!has_unsigned(word_bytes)) {
+        refuse(name, " must be an array of uint", 8 * word_bytes, ", not of format '",
+               view_.format == nullptr ? "B" : view_.format, "'.");
+    }
+    return bytes().size() / word_bytes;
+}
 
 size_t Buffer::rows(const char* name, size_t n_columns, size_t item_bytes) const {
     const auto has = [&](int dimension, size_t extent) {
         return static_cast<size_t>(view_.shape[dimension]) == extent;
     };
-    const char kind = view_.format == nullptr ? 'B' : view_.format[std::strlen(view_.format) - 1];
-    const bool is_unsigned = std::strchr("BHILQ", kind) != nullptr;
-    if (view_.ndim != 2 || !has(1, n_columns) || !is_unsigned ||
-        static_cast<size_t>(view_.itemsize) != item_bytes) {
+    if (view_.ndim != 2 || !has(1, n_columns) || !has_unsigned(item_bytes)) {
         refuse(name, " must be a C-contiguous array of uint", 8 * item_bytes, " of shape [n, ",
                n_columns, "].");
     }
     return static_cast<size_t>(view_.shape[0]);
+}
+
+void require_apart(const Buffer& written, const char* written_name, const Buffer& read,
+                   const char* read_name) {
+    const std::span<const uint8_t> a = written.bytes();
+    const std::span<const uint8_t> b = read.bytes();
+    const std::less<const uint8_t*> before;
+    if (!a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) &&
+        before(b.data(), a.data() + a.size())) {
+        refuse(written_name, " shares memory with ", read_name, "; they must be apart.");
+    }
 }
 
 RunArguments::RunArguments(nb::sequence buffers, nb::handle segments, nb::handle chunks,
@@ -118,6 +143,12 @@ void RunArguments::require_cover() const {
                    chunks_[i].shape.n_words, ".");
         }
         left = left.subspan(chunks_[i].n_segments);
+    }
+}
+
+void RunArguments::require_apart_from(const Buffer& other, const char* name) const {
+    for (size_t i = 0; i < held_.size(); ++i) {
+        require_apart(other, name, held_[i], ("buffer " + std::to_string(i)).c_str());
     }
 }
 

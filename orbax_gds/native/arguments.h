@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <deque>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,16 +27,15 @@ template <class... Parts>
     throw nanobind::value_error(text.c_str());
 }
 
-// A contiguous buffer export, held for as long as this object lives.
+// A contiguous buffer export, held for as long as this object lives. It stays where it was made:
+// an exporter may point into the Py_buffer that it filled.
 class Buffer {
 public:
     enum class Access { kRead, kWrite };
 
     Buffer(nanobind::handle object, const char* name, Access access);
-    Buffer(Buffer&& other) noexcept;
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
-    Buffer& operator=(Buffer&&) = delete;
     ~Buffer();
 
     std::span<uint8_t> bytes() const noexcept {
@@ -45,9 +45,19 @@ public:
     // Number of rows of a C-contiguous array [rows, n_columns] of unsigned integers.
     size_t rows(const char* name, size_t n_columns, size_t item_bytes) const;
 
+    // Number of words, which must be unsigned integers as wide as the dtype's container.
+    size_t words(const char* name, const Dtype& dtype) const;
+
 private:
+    // Whether the elements are little-endian unsigned integers so many bytes wide.
+    bool has_unsigned(size_t item_bytes) const noexcept;
+
     Py_buffer view_{};
 };
+
+// Refuses memory that is written while the other is read.
+void require_apart(const Buffer& written, const char* written_name, const Buffer& read,
+                   const char* read_name);
 
 // The caller's buffers, segments and chunks of a run.
 class RunArguments {
@@ -59,6 +69,9 @@ public:
     // Refuses segments that do not cover each chunk in order, without gap or overlap.
     void require_cover() const;
 
+    // Refuses a buffer that shares memory with `other`.
+    void require_apart_from(const Buffer& other, const char* name) const;
+
     std::span<const RunChunk> chunks() const noexcept { return chunks_; }
     std::span<const Segment> segments() const noexcept { return segments_; }
     std::span<const std::span<uint8_t>> buffers() const noexcept { return spans_; }
@@ -67,7 +80,7 @@ public:
 private:
     void check_chunk(size_t i, std::span<const Segment> segments) const;
 
-    std::vector<Buffer> held_;
+    std::deque<Buffer> held_;
     std::vector<std::span<uint8_t>> spans_;
     std::vector<std::span<const uint8_t>> readable_;
     std::vector<Segment> segments_;

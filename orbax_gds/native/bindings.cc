@@ -146,6 +146,9 @@ size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunk
     const Buffer out_buffer(out, "out", Buffer::Access::kWrite);
     const Buffer record_buffer(records, "records", Buffer::Access::kWrite);
     check_records(record_buffer, run.chunks().size());
+    run.require_apart_from(out_buffer, "out");
+    run.require_apart_from(record_buffer, "records");
+    require_apart(out_buffer, "out", record_buffer, "records");
     const size_t needed = max_run_bytes(run.chunks(), align_bytes);
     if (out_buffer.bytes().size() < needed) {
         refuse("out has ", out_buffer.bytes().size(), " bytes; these ", run.chunks().size(),
@@ -172,6 +175,8 @@ std::pair<int, size_t> py_decode_run(nb::handle frames, nb::handle records, nb::
     const Buffer frame_buffer(frames, "frames", Buffer::Access::kRead);
     const Buffer record_buffer(records, "records", Buffer::Access::kRead);
     check_records(record_buffer, run.chunks().size());
+    run.require_apart_from(frame_buffer, "frames");
+    run.require_apart_from(record_buffer, "records");
     const nb::gil_scoped_release release;
     Scratch& mine = scratch();
     const size_t needed = run.segments().empty() ? 0 : scratch_bytes(run.chunks());
@@ -187,12 +192,8 @@ nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
     const Dtype& known = checked_dtype(dtype);
     const EncodeOptions options = options_of(codec, block_map, true);
     const Buffer buffer(words, "words", Buffer::Access::kRead);
-    const size_t n_words = buffer.bytes().size() / known.container_bytes;
+    const size_t n_words = buffer.words("words", known);
     check_n_words(n_words);
-    if (buffer.bytes().size() % known.container_bytes != 0) {
-        refuse("words has ", buffer.bytes().size(), " bytes, no multiple of ",
-               size_t{known.container_bytes}, ".");
-    }
     const auto n = static_cast<uint32_t>(n_words);
     const size_t room = max_forced_frame_bytes(n, known);
     const auto out = std::make_unique_for_overwrite<uint8_t[]>(room);
@@ -212,14 +213,15 @@ nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
 int py_decode_frame(nb::handle frame, nb::handle words) {
     const Buffer buffer(frame, "frame", Buffer::Access::kRead);
     const Buffer out(words, "words_out", Buffer::Access::kWrite);
-    const nb::gil_scoped_release release;
+    require_apart(out, "words_out", buffer, "frame");
     FrameHeader header;
     Status status = read_frame_header(buffer.bytes(), header);
-    if (status == Status::kOk && out.bytes().size() != size_t{header.n_words} *
-                                                           dtype_of(header.dtype).container_bytes) {
+    if (status == Status::kOk &&
+        out.words("words_out", dtype_of(header.dtype)) != header.n_words) {
         status = Status::kLayoutMismatch;
     }
     if (status == Status::kOk) {
+        const nb::gil_scoped_release release;
         status = decode_frame(buffer.bytes(), header, out.bytes(), scratch().workspace());
     }
     return static_cast<int>(status);
