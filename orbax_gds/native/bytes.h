@@ -8,6 +8,7 @@
 #include <cstdint>
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "orbax_gds needs a little-endian machine");
+static_assert(sizeof(size_t) == 8, "orbax_gds needs a 64-bit machine");
 
 namespace ogds {
 

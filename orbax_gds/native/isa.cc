@@ -24,7 +24,7 @@ bool has_sse42() noexcept {
 
 bool has_avx2() noexcept {
     return has_sse42() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-           __builtin_cpu_supports("bmi2");
+           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
 }
 
 #elif defined(__aarch64__)

@@ -1,7 +1,8 @@
 // The levels of the ladder 64 values at a time: one bit extraction (pext) a plane hands on the
 // values that a level cannot hold, one bit deposit (pdep) a plane takes them back.
 //
-// Include only from files compiled for BMI2. All functions are static: see bytes.h.
+// Include only from files compiled for BMI2. Everything here is in an unnamed namespace: the linker
+// must not merge it with a copy that other files were given by other instruction sets.
 #pragma once
 
 #include <immintrin.h>
@@ -10,6 +11,7 @@
 #include "ladder_kernels.h"
 
 namespace ogds {
+namespace {
 
 // 64 values as bit planes.
 struct Group {
@@ -18,7 +20,7 @@ struct Group {
 
 // Which values a level of width w passes on: those not below 2^w - 1.
 template <uint32_t kWidth>
-static inline uint64_t passed_on(const Group& v) noexcept {
+inline uint64_t passed_on(const Group& v) noexcept {
     if constexpr (kWidth == 1) {
         return v.b0 | v.b1 | v.b2 | v.b3;
     } else {
@@ -28,7 +30,7 @@ static inline uint64_t passed_on(const Group& v) noexcept {
 
 // v - (2^w - 1), a subtraction with borrow in bit-sliced form (for w = 2: v + 13).
 template <uint32_t kWidth>
-static inline Group lowered(const Group& v) noexcept {
+inline Group lowered(const Group& v) noexcept {
     if constexpr (kWidth == 1) {
         const uint64_t borrow1 = ~v.b0 & ~v.b1;
         const uint64_t borrow2 = borrow1 & ~v.b2;
@@ -42,7 +44,7 @@ static inline Group lowered(const Group& v) noexcept {
 
 // written + handed, where handed is 0 unless written is 2^w - 1. `overflow` collects sums > 15.
 template <uint32_t kWidth>
-static inline Group raised(uint64_t written0, uint64_t written1, const Group& handed,
+inline Group raised(uint64_t written0, uint64_t written1, const Group& handed,
                            uint64_t& overflow) noexcept {
     Group v;
     v.b0 = written0 ^ handed.b0;
@@ -61,7 +63,7 @@ static inline Group raised(uint64_t written0, uint64_t written1, const Group& ha
     return v;
 }
 
-static constexpr size_t kPlaneBytes = sizeof(RankPlanes::bit[0]);
+constexpr size_t kPlaneBytes = sizeof(RankPlanes::bit[0]);
 
 // Appends bits to four planes at once. Between calls up to 7 bits of each plane wait for the rest
 // of their byte; a store of 8 bytes may write zeros past them, which the next store overwrites.
@@ -141,7 +143,7 @@ private:
 };
 
 template <uint32_t kWidth>
-static inline void encode_group(const Group& v, uint64_t valid, uint64_t bitmaps[2],
+inline void encode_group(const Group& v, uint64_t valid, uint64_t bitmaps[2],
                                 PlaneWriter& next) noexcept {
     const uint64_t passed = passed_on<kWidth>(v) & valid;
     bitmaps[0] = (kWidth == 1 ? passed : v.b0 | passed) & valid;
@@ -150,7 +152,7 @@ static inline void encode_group(const Group& v, uint64_t valid, uint64_t bitmaps
 }
 
 template <uint32_t kWidth>
-static uint32_t encode_narrow_level(const RankPlanes& values, uint32_t n, uint8_t* out,
+uint32_t encode_narrow_level(const RankPlanes& values, uint32_t n, uint8_t* out,
                                     RankPlanes& next) noexcept {
     const size_t bitmap_bytes = level_bytes(1, n);
     PlaneWriter writer(next);
@@ -173,7 +175,7 @@ static uint32_t encode_narrow_level(const RankPlanes& values, uint32_t n, uint8_
     return writer.finish();
 }
 
-static void encode_last_level(const RankPlanes& values, uint32_t n, uint8_t* out) noexcept {
+void encode_last_level(const RankPlanes& values, uint32_t n, uint8_t* out) noexcept {
     const size_t bitmap_bytes = level_bytes(1, n);
     for (uint32_t b = 0; b < 4; ++b, out += bitmap_bytes) {
         __builtin_memcpy(out, values.bit[b], n / 64 * 8);
@@ -185,7 +187,7 @@ static void encode_last_level(const RankPlanes& values, uint32_t n, uint8_t* out
 }
 
 template <uint32_t kWidth>
-static inline void decode_group(const uint64_t bitmaps[2], uint32_t g, uint64_t& overflow,
+inline void decode_group(const uint64_t bitmaps[2], uint32_t g, uint64_t& overflow,
                                 PlaneReader& next, RankPlanes& values) noexcept {
     const uint64_t passed = kWidth == 1 ? bitmaps[0] : bitmaps[0] & bitmaps[1];
     const Group v = raised<kWidth>(bitmaps[0], bitmaps[1], next.take(passed), overflow);
@@ -196,7 +198,7 @@ static inline void decode_group(const uint64_t bitmaps[2], uint32_t g, uint64_t&
 }
 
 template <uint32_t kWidth>
-static LevelResult decode_narrow_level(const uint8_t* in, uint32_t n, const RankPlanes& next,
+LevelResult decode_narrow_level(const uint8_t* in, uint32_t n, const RankPlanes& next,
                                        uint32_t n_next, RankPlanes& values) noexcept {
     const size_t bitmap_bytes = level_bytes(1, n);
     PlaneReader reader(next);
@@ -222,11 +224,12 @@ static LevelResult decode_narrow_level(const uint8_t* in, uint32_t n, const Rank
     return overflow == 0 ? LevelResult::kOk : LevelResult::kRankTooLarge;
 }
 
-static void decode_last_level(const uint8_t* in, uint32_t n, RankPlanes& values) noexcept {
+void decode_last_level(const uint8_t* in, uint32_t n, RankPlanes& values) noexcept {
     const size_t bitmap_bytes = level_bytes(1, n);
     for (uint32_t b = 0; b < 4; ++b, in += bitmap_bytes) {
         __builtin_memcpy(values.bit[b], in, bitmap_bytes);
     }
 }
 
+}  // namespace
 }  // namespace ogds
