@@ -193,6 +193,8 @@ def _parse(body: bytes, where: str) -> Manifest:
                 f"{where} has format {head.format}; this orbax_gds reads up to {FORMAT_VERSION}. "
                 "Update it."
             )
+        if head.format < FORMAT_VERSION:
+            raise Corrupt(f"{where} says format {head.format}, which never was one.")
         if unknown := [name for name in head.requires if name not in KNOWN_REQUIRES]:
             raise Unsupported(
                 f"{where} needs the features {unknown}, unknown to this orbax_gds. Update it."

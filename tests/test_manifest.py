@@ -117,6 +117,8 @@ def _mesh(**changes):
 @pytest.mark.parametrize(
     "change",
     [
+        {"format": 0},
+        {"format": -1},
         {"leaves": "none"},
         {"leaves": [{"path": [], "type": "None"}] * 2},
         {"stripes": [msgspec.to_builtins(STRIPE)] * 2},
