@@ -38,6 +38,18 @@ def sync_directory(path: FilePath) -> None:
             os.close(fd)
 
 
+def make_directory(path: FilePath) -> list[FilePath]:
+    """Make a directory and its parents.
+
+    Returns:
+        The directories whose entries are new and must be synced: at least the parent.
+    """
+    with io_context(path, "make the directory"):
+        missing = [each for each in (path, *path.parents) if not each.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+    return [each.parent for each in missing or [path]]
+
+
 def write_synced(path: FilePath, data: bytes) -> None:
     """Write a small file and make its content, though not yet its name, durable."""
     with io_context(path, "write"):

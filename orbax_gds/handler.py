@@ -137,14 +137,12 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         """
         target = _local(directory)
         prepared = self._prepare(args)
-        with commit.io_context(target, "make"):
-            missing = [path for path in (target, *target.parents) if not path.exists()]
-            target.mkdir(parents=True, exist_ok=True)
+        parents = commit.make_directory(target)
         prepared.write(target, pool=self._shared_pool())
         if jax.process_count() == 1:
             commit.publish(target)
-            for path in missing or [target]:
-                commit.sync_directory(path.parent)
+            for parent in parents:
+                commit.sync_directory(parent)
 
     def finalize(self, directory: os.PathLike[str]) -> None:
         """Publish what every process has stored. Calling it again does nothing.

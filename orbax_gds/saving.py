@@ -4,6 +4,7 @@
 process; `commit.publish` makes the item exist, on one process, after all have sealed.
 """
 
+import copy
 import dataclasses
 import logging
 import os
@@ -21,7 +22,7 @@ from orbax_gds import _native, leaves, sidecar
 from orbax_gds import stripe as stripes
 from orbax_gds._version import __version__
 from orbax_gds.codecs import codec_by_id
-from orbax_gds.commit import io_context, leave_pending, publish, sync_directory
+from orbax_gds.commit import leave_pending, make_directory, publish, sync_directory
 from orbax_gds.drivers import File, open_driver
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Exists
@@ -77,7 +78,7 @@ def save(
     directory = FilePath(path)
     _refuse_published(directory)
     prepared = prepare(tree, options=options, custom_metadata=custom_metadata)
-    parents = _make(directory)
+    parents = make_directory(directory)
     report = prepared.write(directory)
     with prepared.watch.time("commit"):
         publish(directory)
@@ -89,14 +90,6 @@ def save(
 def _refuse_published(directory: FilePath) -> None:
     if (directory / MANIFEST_NAME).exists():
         raise Exists(f"{directory} already holds a published item. Save elsewhere or delete it.")
-
-
-def _make(directory: FilePath) -> list[FilePath]:
-    """Make a directory and its parents; return the directories whose entries are new."""
-    with io_context(directory, "make"):
-        missing = [path for path in (directory, *directory.parents) if not path.exists()]
-        directory.mkdir(parents=True, exist_ok=True)
-    return [path.parent for path in missing or [directory]]
 
 
 def make_pool(options: Options) -> BufferPool:
@@ -130,12 +123,12 @@ def prepare(
     check_custom_metadata(custom_metadata)
     watch = Stopwatch()
     process = jax.process_index()
-    with watch.time("plan"):
+    with leaves.uncollected(), watch.time("plan"):
         flat = leaves.flatten(tree)
         dtypes = [None if s.dtype is None else dtype_by_name(s.dtype) for s in flat.specs]
         boxes = leaves.owned_shards(flat, process)
         plan = make_plan(boxes, dtypes, int(options.chunk_bytes))
-    with watch.time("snapshot"):
+    with leaves.uncollected(), watch.time("snapshot"):
         buffers = leaves.snapshot(flat, boxes)
     manifest = Manifest(
         format=FORMAT_VERSION,
@@ -146,7 +139,7 @@ def prepare(
         stripes=tuple(_undescribed(p) for p in range(jax.process_count())),
         sidecars={},
         options=options.as_json(),
-        custom_metadata=custom_metadata,
+        custom_metadata=copy.deepcopy(custom_metadata),
     )
     return Prepared(manifest, plan, buffers, options, process, watch)
 

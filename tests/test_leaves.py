@@ -396,9 +396,10 @@ def test_the_collector_of_cycles_is_left_as_it_was(enabled):
     was_enabled = gc.isenabled()
     try:
         (gc.enable if enabled else gc.disable)()
-        flat = leaves.flatten([jnp.ones(3)])
-        leaves.snapshot(flat, leaves.owned_shards(flat, 0))
-        with pytest.raises(Unsupported):
+        with leaves.uncollected():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+        with pytest.raises(Unsupported), leaves.uncollected():
             leaves.flatten(len)
         assert gc.isenabled() == enabled
     finally:

@@ -109,14 +109,17 @@ def test_changes_after_prepare_are_not_saved(tmp_path):
     array = np.arange(100_000, dtype=np.float32)
     donated = jnp.arange(200_000, dtype=jnp.float32)
     expected = {"n": array.copy(), "d": np.asarray(donated).copy()}
-    prepared = saving.prepare({"n": array, "d": donated})
+    custom = {"run": ["a"]}
+    prepared = saving.prepare({"n": array, "d": donated}, custom_metadata=custom)
     array[:] = -1
+    custom["run"].append("b")
     jax.jit(lambda x: x + 1, donate_argnums=0)(donated).block_until_ready()
     prepared.write(tmp_path)
     commit.publish(tmp_path)
     got = ogds.restore(tmp_path)
     np.testing.assert_array_equal(got["n"], expected["n"])
     np.testing.assert_array_equal(np.asarray(got["d"]), expected["d"])
+    assert commit.read_manifest(tmp_path).custom_metadata == {"run": ["a"]}
 
 
 @settings(max_examples=20)
