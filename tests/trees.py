@@ -24,7 +24,10 @@ def large_tree():
     return {
         "a": jnp.asarray(normal),
         "b": jnp.asarray(normal * 0.02, jnp.bfloat16),
-        "c": [jnp.asarray(rng.integers(0, 255, 70_000, np.uint8)), jnp.asarray(np.ones((300, 300), np.float32))],
+        "c": [
+            jnp.asarray(rng.integers(0, 255, 70_000, np.uint8)),
+            jnp.asarray(np.ones((300, 300), np.float32)),
+        ],
         "d": {str(i): jnp.asarray(np.full(i + 1, i, np.int32)) for i in range(200)},
     }
 
