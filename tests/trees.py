@@ -21,15 +21,13 @@ def large_tree():
     """More than one run of chunks, of several dtypes, with leaves of one and of many chunks."""
     rng = np.random.default_rng(1)
     normal = rng.standard_normal((1200, 1100), np.float32)
-    return {
-        "a": jnp.asarray(normal),
-        "b": jnp.asarray(normal * 0.02, jnp.bfloat16),
-        "c": [
-            jnp.asarray(rng.integers(0, 255, 70_000, np.uint8)),
-            jnp.asarray(np.ones((300, 300), np.float32)),
-        ],
-        "d": {str(i): jnp.asarray(np.full(i + 1, i, np.int32)) for i in range(200)},
+    tree = {
+        "a": normal,
+        "b": (normal * 0.02).astype(jnp.bfloat16),
+        "c": [rng.integers(0, 255, 70_000, np.uint8), np.ones((300, 300), np.float32)],
+        "d": {str(i): np.full(i + 1, i, np.int32) for i in range(200)},
     }
+    return jax.device_put(tree)
 
 
 def assert_same(got, expected):
