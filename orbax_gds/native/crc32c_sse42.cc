@@ -25,6 +25,14 @@ inline __m128i multiply(uint64_t crc, uint32_t factor) noexcept {
                                 _mm_cvtsi32_si128(static_cast<int>(factor)), 0);
 }
 
+// Asks for the bytes one round ahead: a decoder meets its input here, and what follows this call is
+// what it reads next. Addresses past the end are allowed, they fetch nothing that is not mapped.
+inline void prefetch_round(const uint8_t* at, uint32_t lane_bytes) noexcept {
+    for (uint32_t lane = 3; lane < 6; ++lane) {
+        __builtin_prefetch(at + lane * lane_bytes);
+    }
+}
+
 // Consumes three lanes of kLaneBytes each per round.
 template <uint32_t kLaneBytes>
 inline uint64_t run_lanes(uint64_t crc, const uint8_t*& data, size_t& n) noexcept {
@@ -34,6 +42,9 @@ inline uint64_t run_lanes(uint64_t crc, const uint8_t*& data, size_t& n) noexcep
         uint64_t second = 0;
         uint64_t third = 0;
         for (uint32_t i = 0; i < kLaneBytes; i += 8) {
+            if (kLaneBytes >= 1024 && i % 64 == 0) {
+                prefetch_round(data + i, kLaneBytes);
+            }
             crc = _mm_crc32_u64(crc, load_u64le(data + i));
             second = _mm_crc32_u64(second, load_u64le(data + kLaneBytes + i));
             third = _mm_crc32_u64(third, load_u64le(data + 2 * kLaneBytes + i));

@@ -246,6 +246,15 @@ inline void merge32(Vector exponents, const uint8_t* s_at, const uint8_t* low,
                        {_mm256_unpacklo_epi8(lower, upper), _mm256_unpackhi_epi8(lower, upper)});
 }
 
+// Asks for the memory of words that come soon; past the end it does no harm.
+template <class Format>
+inline void prefetch_words(const uint8_t* words) noexcept {
+    constexpr uint32_t kAheadBytes = 2048;
+    for (uint32_t line = 0; line < 64 * Format::kWordBytes; line += 64) {
+        __builtin_prefetch(words + kAheadBytes + line, 1);
+    }
+}
+
 struct MergeTables {
     Vector exponent_of_rank, escape_rank;
 };
@@ -289,6 +298,7 @@ bool merge(const RankPlanes& ranks, uint32_t m, const LadderTables& header, cons
     uint32_t n_taken = 0;
     uint32_t i = 0;
     for (; i + 64 <= m; i += 64) {
+        prefetch_words<Format>(words + Format::kWordBytes * i);
         if (!merge64<Format>(ranks, i / 64, ~uint64_t{0}, tables, planes + i,
                              low + Format::kLowBytes * i, escapes, n_escapes, n_taken,
                              words + Format::kWordBytes * i)) {
