@@ -34,6 +34,9 @@ from orbax_gds.threads import run_threads
 _ARRAY_ALIGNMENT = 64  # chosen: jax takes memory that begins so without a copy
 
 
+_THREADS_A_WORKER = 2  # chosen: while one waits for the device, the other decodes
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stripe:
     """An opened stripe whose header, layout, index and footer agree with the manifest."""
@@ -217,7 +220,7 @@ class Item:
             )
         ]
         self.bytes_read += sum(read.n_bytes for _, read in queue)
-        n_threads = min(self.options.n_workers, len(queue))
+        n_threads = min(_THREADS_A_WORKER * self.options.n_workers, len(queue))
         if not n_threads:
             return
         longest = max(read.n_bytes for _, read in queue) + 2 * stripes.PAGE_BYTES
