@@ -38,7 +38,7 @@ def copy(tmp_path, pristine):
 def test_flipped_bits_are_refused_by_restore_and_verify(copy, pristine):
     rng = np.random.default_rng(0)
     for name, data in pristine.items():
-        for at in rng.choice(len(data), min(150, len(data)), replace=False).tolist():
+        for at in rng.choice(len(data), min(80, len(data)), replace=False).tolist():
             flipped = bytearray(data)
             flipped[at] ^= 1 << int(rng.integers(8))
             _damaged(copy, name, bytes(flipped))
@@ -47,12 +47,13 @@ def test_flipped_bits_are_refused_by_restore_and_verify(copy, pristine):
 
 
 @pytest.mark.slow
-def test_every_flipped_byte_is_refused_by_restore_and_verify(copy, pristine):
+def test_every_flipped_byte_and_every_truncation_is_refused_by_restore_and_verify(copy, pristine):
     for name, data in pristine.items():
         for at in range(len(data)):
             flipped = bytearray(data)
             flipped[at] ^= 1 << at % 8
             _damaged(copy, name, bytes(flipped))
+            _damaged(copy, name, data[:at])
         (copy / name).write_bytes(data)
 
 

@@ -122,7 +122,7 @@ def test_changes_after_prepare_are_not_saved(tmp_path):
     assert commit.read_manifest(tmp_path).custom_metadata == {"run": ["a"]}
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.data())
 def test_restore_returns_identical_bits_for_any_sharding(tmp_path_factory, data):
     devices = np.array(jax.devices())
