@@ -437,10 +437,12 @@ def test_metadata_cannot_be_saved_in_place_of_a_tree(manager):
 
 
 _LAST_WORDS = """
-import sys, numpy as np, orbax.checkpoint as ocp
+import pathlib, sys, numpy as np, orbax.checkpoint as ocp
 from orbax_gds.args import GdsSave
 manager = ocp.CheckpointManager(sys.argv[1])
 manager.save(0, args=GdsSave({"w": np.ones(1000)}))
+while not any(pathlib.Path(sys.argv[1]).glob("0*/default*")):
+    pass  # Orbax waits five minutes for directories that it did not get to make before the end
 """
 
 

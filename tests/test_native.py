@@ -105,7 +105,7 @@ def weights_or_noise(dtype: Dtype) -> np.ndarray:
     return noise.astype(dtype.word_dtype) & dtype.word_dtype.type((1 << dtype.bits) - 1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     chunk=chunks(max_words=33000),
     codec=st.sampled_from(("auto", "off", "raw", "ladder")),

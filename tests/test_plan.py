@@ -271,6 +271,7 @@ def test_one_element_is_covered_once(shape):
             check_coverage("leaf", shape, boxes)
 
 
+@pytest.mark.slow
 def test_coverage_of_many_shards_takes_no_quadratic_time():
     grid = itertools.product(range(250), range(200))
     boxes = [ShardBox(leaf=0, start=(3 * i, 5 * j), extent=(3, 5)) for i, j in grid]

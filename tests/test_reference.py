@@ -53,7 +53,7 @@ def test_crc32c_gives_the_check_values_of_rfc_3720() -> None:
 # --- frames ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(chunk=chunks(), block_map=st.booleans(), align_bytes=st.sampled_from((64, 4096)))
 def test_reference_reads_what_it_writes(
     chunk: tuple[Dtype, np.ndarray], block_map: bool, align_bytes: int
@@ -70,7 +70,7 @@ def test_reference_reads_what_it_writes(
         np.testing.assert_array_equal(decoded, words)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(chunk=chunks(where=has_split), ladder=ladders(), block_map=st.booleans())
 def test_every_ladder_header_round_trips_in_reference_and_native(
     chunk: tuple[Dtype, np.ndarray], ladder: Ladder, block_map: bool
@@ -81,7 +81,7 @@ def test_every_ladder_header_round_trips_in_reference_and_native(
     np.testing.assert_array_equal(decode_on_every_isa(frame, words.size, words.dtype), words)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(chunk=chunks(), block_map=st.booleans())
 def test_native_reads_what_reference_writes(
     chunk: tuple[Dtype, np.ndarray], block_map: bool
@@ -92,7 +92,7 @@ def test_native_reads_what_reference_writes(
         np.testing.assert_array_equal(decode_on_every_isa(frame, words.size, words.dtype), words)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(chunk=chunks(), block_map=st.sampled_from((None, False, True)))
 def test_reference_reads_what_native_writes(
     chunk: tuple[Dtype, np.ndarray], block_map: bool | None
@@ -116,7 +116,7 @@ def test_native_reads_reference_frames_of_all_famous_words() -> None:
             np.testing.assert_array_equal(native, words)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(data=st.data(), chunk=chunks(max_words=1100), block_map=st.booleans())
 def test_native_and_reference_refuse_the_same_damaged_payloads(
     data: st.DataObject, chunk: tuple[Dtype, np.ndarray], block_map: bool

@@ -374,7 +374,7 @@ def test_a_header_that_says_the_impossible_is_refused(
         reference.read_item(item)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data(), chunk=chunks(max_words=600))
 def test_a_stripe_without_its_end_gives_the_frames_that_are_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, chunk: tuple[Dtype, np.ndarray]

@@ -315,6 +315,7 @@ def test_what_a_newer_version_wrote_is_unsupported(item, frame, text):
     assert f"{text}. A newer version may have written it: update orbax_gds" in problem.what
 
 
+@pytest.mark.slow
 def test_many_damaged_frames_take_no_quadratic_time(tmp_path):
     ogds.save(
         tmp_path / "item",

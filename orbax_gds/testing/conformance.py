@@ -12,7 +12,7 @@ from orbax_gds.testing import strategies
 
 # One class's tests run once for each codec that subclasses it.
 _settings = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.differing_executors]
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.differing_executors]
 )
 
 
