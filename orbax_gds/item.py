@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Hashable, Sequence
 from pathlib import Path as FilePath
-from types import TracebackType
 
 import numpy as np
 
@@ -48,7 +47,7 @@ class Stripe:
     records: np.ndarray
 
 
-class Item:
+class Item(contextlib.AbstractContextManager["Item"]):
     """A published item whose manifest, layouts and indexes have been checked.
 
     Frames are checked when they are read. Use as a context manager.
@@ -89,15 +88,7 @@ class Item:
             self.close()
             raise
 
-    def __enter__(self) -> "Item":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -3,7 +3,8 @@
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from types import EllipsisType, TracebackType
+from contextlib import AbstractContextManager
+from types import EllipsisType
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def open(path: str | os.PathLike[str], *, options: Options | None = None) -> "Op
     return OpenedItem(Item(path, options=options))
 
 
-class OpenedItem(Mapping[str | Path, "LazyLeaf"]):
+class OpenedItem(Mapping[str | Path, "LazyLeaf"], AbstractContextManager["OpenedItem"]):
     """The leaves of an open item that have words.
 
     A key is the text of the path, keys joined by "/", or the typed path of the manifest.
@@ -72,15 +73,7 @@ class OpenedItem(Mapping[str | Path, "LazyLeaf"]):
     def __len__(self) -> int:
         return len(self._typed)
 
-    def __enter__(self) -> "OpenedItem":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:

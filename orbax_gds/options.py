@@ -55,7 +55,8 @@ class Options:
         driver: "auto" writes directly to the device where the file system allows and through the
             page cache elsewhere; "direct" or "buffered" insists.
         chunk_bytes: upper bound of a chunk before coding, 4 KiB to 64 MiB.
-        staging_bytes: bound of the host memory that a save holds in buffers on the way to disk.
+        staging_bytes: bound of the buffers that a save holds on the way to disk; one is always
+            taken, of about 9 MiB or a chunk. The snapshot of an accelerator is not in it.
         workers: threads that code and write; None takes the number of processors, at most 4.
 
     Raises:

@@ -1,12 +1,21 @@
 """A save and a restore of a tree without files: only what the jax side of the package does."""
 
+import math
+
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from orbax_gds import leaves
 from orbax_gds.dtypes import dtype_by_name, dtype_of
 
 enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+MEMORY_KINDS = sorted(memory.kind for memory in jax.devices()[0].addressable_memories())
+
+
+def mesh(*sizes, **axis_types):
+    devices = np.array(jax.devices()[: math.prod(sizes)]).reshape(sizes)
+    return Mesh(devices, tuple("xyz"[: len(sizes)]), **axis_types)
 
 
 def stored_arrays(flat, shards, words):

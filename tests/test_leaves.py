@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import enum
-import gc
 import math
 import types
 from typing import Any, NamedTuple
@@ -18,28 +17,23 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_memory import (
+    MEMORY_KINDS,
     assert_same_bits,
     bits,
     enable_x64,
+    mesh,
     restored,
     round_trip,
     stored_arrays,
     words_at_64,
 )
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec
 from tree_strategies import HELD_BY_JAX, JAX_DTYPES, arrays, plain, trees
 
 from orbax_gds import leaves
 from orbax_gds.dtypes import DTYPES
 from orbax_gds.errors import Corrupt, Unsupported
 from orbax_gds.manifest import LeafSpec
-
-MEMORY_KINDS = sorted(memory.kind for memory in jax.devices()[0].addressable_memories())
-
-
-def mesh(*sizes, **axis_types):
-    devices = np.array(jax.devices()[: math.prod(sizes)]).reshape(sizes)
-    return Mesh(devices, tuple("xyz"[: len(sizes)]), **axis_types)
 
 
 def paths(tree):
@@ -370,96 +364,6 @@ def test_an_array_over_several_processes_is_not_host_local(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(NamedSharding, "is_fully_addressable", False)
     assert leaves.flatten([spread]).specs[0].sharding == 0
-
-
-def test_a_snapshot_survives_writes_and_donation():
-    spread = NamedSharding(mesh(8), PartitionSpec("x"))
-    tree = {
-        "host": np.arange(8.0),
-        "one": jnp.arange(8.0),
-        "spread": jax.device_put(np.arange(8.0, dtype=np.float32), spread),
-    }
-    expected = {name: np.array(value) for name, value in tree.items()}
-    flat = leaves.flatten(tree)
-    shards = leaves.owned_shards(flat, 0)
-    words = leaves.snapshot(flat, shards)
-    tree["host"][:] = -1
-    step = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
-    for name in ("one", "spread"):
-        np.testing.assert_array_equal(step(tree.pop(name)), np.full(8, -1))
-    for leaf, array in stored_arrays(flat, shards, words).items():
-        np.testing.assert_array_equal(array, expected[flat.specs[leaf].path[0][1]])
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_of_cycles_is_left_as_it_was(enabled):
-    was_enabled = gc.isenabled()
-    try:
-        (gc.enable if enabled else gc.disable)()
-        with leaves.uncollected():
-            assert not gc.isenabled()
-        assert gc.isenabled() == enabled
-        with pytest.raises(Unsupported), leaves.uncollected():
-            leaves.flatten(len)
-        assert gc.isenabled() == enabled
-    finally:
-        (gc.enable if was_enabled else gc.disable)()
-
-
-def test_a_snapshot_fetches_only_the_pieces_that_are_stored(monkeypatch):
-    halves = NamedSharding(mesh(4, 2), PartitionSpec("y"))
-    tree = [jax.device_put(np.full(8, n), halves) for n in range(10)]
-    flat = leaves.flatten(tree)
-    shards = leaves.owned_shards(flat, 0)
-    fetched = []
-    fetch = type(tree[0]).addressable_data
-    monkeypatch.setattr(
-        type(tree[0]), "addressable_data", lambda a, n: fetched.append(n) or fetch(a, n)
-    )
-    words = leaves.snapshot(flat, shards)
-    assert len(fetched) == 8 + len(shards) == 8 + 20  # all 8 of the first array, to find the boxes
-    for leaf, array in stored_arrays(flat, shards, words).items():
-        np.testing.assert_array_equal(array, np.full(8, leaf))
-
-
-def test_arrays_of_one_number_of_devices_in_another_order_keep_their_elements():
-    devices = np.array(jax.devices())
-    orders = [devices, devices[::-1], np.roll(devices, 3)]
-    spread = [NamedSharding(Mesh(order, ("x",)), PartitionSpec("x")) for order in orders]
-    tree = [jax.device_put(np.arange(16), sharding) for sharding in spread * 2]
-    assert_same_bits(round_trip(tree, tree), tree)
-
-
-def test_a_snapshot_of_device_memory_is_a_view_on_cpus():
-    array = jnp.arange(1000.0)
-    flat = leaves.flatten([array])
-    (words,) = leaves.snapshot(flat, leaves.owned_shards(flat, 0))
-    assert words.ctypes.data == array.unsafe_buffer_pointer()
-
-
-def test_the_words_of_a_layout_that_is_not_c_order_are_in_c_order():
-    layout = pytest.importorskip("jax.experimental.layout")
-    asked = layout.Format(
-        layout.Layout(major_to_minor=(1, 0)), SingleDeviceSharding(jax.devices()[0])
-    )
-    array = jax.device_put(jnp.arange(12.0).reshape(3, 4), asked)
-    flat = leaves.flatten([array])
-    (words,) = leaves.snapshot(flat, leaves.owned_shards(flat, 0))
-    np.testing.assert_array_equal(words.view(np.float32), np.arange(12.0))
-
-
-def test_accelerators_are_snapshot_through_pinned_memory(monkeypatch):
-    spread = NamedSharding(mesh(4, 2), PartitionSpec("y"))
-    tree = [jnp.arange(5, dtype=jnp.bfloat16), jax.device_put(np.arange(8), spread), np.ones(3), 7]
-    monkeypatch.setattr(leaves, "_spread", lambda s: (len(s.device_set) > 1, True))
-    dispatched = []
-    pin = leaves.pinned_copies
-    monkeypatch.setattr(
-        leaves, "pinned_copies", lambda a: dispatched.append(pin(a)) or dispatched[0]
-    )
-    assert_same_bits(round_trip(tree), tree)
-    kind = "pinned_host" if "pinned_host" in MEMORY_KINDS else "unpinned_host"
-    assert [a.sharding.memory_kind for a in dispatched[0]] == [kind] * 3
 
 
 def test_a_path_through_a_leaf_is_corrupt():
