@@ -11,9 +11,53 @@ import numpy as np
 
 from orbax_gds.errors import Unsupported
 
-__all__ = ["DTYPES", "Dtype", "dtype_by_id", "dtype_by_name", "dtype_of", "words_of"]
+__all__ = [
+    "DTYPES",
+    "SPLITS",
+    "Dtype",
+    "Split",
+    "dtype_by_id",
+    "dtype_by_name",
+    "dtype_of",
+    "words_of",
+]
 
 _WORD_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Where sign, exponent and mantissa of a floating-point word lie: one row of FORMAT §7.2.
+
+    Attributes:
+        sign_bits: 1, or 0 for a format without signs; on top.
+        exponent_bits: Bits below the sign.
+        mantissa_bits: The lowest bits.
+    """
+
+    sign_bits: int
+    exponent_bits: int
+    mantissa_bits: int
+
+    @property
+    def rest_bits(self) -> int:
+        """Bits of sign and mantissa together."""
+        return self.sign_bits + self.mantissa_bits
+
+
+SPLITS: dict[str, Split] = {
+    "bf16": Split(1, 8, 7),
+    "fp16": Split(1, 5, 10),
+    "fp32": Split(1, 8, 23),
+    "fp64": Split(1, 11, 52),
+    "e4m3": Split(1, 4, 3),
+    "e5m2": Split(1, 5, 2),
+    "e3m4": Split(1, 3, 4),
+    "e8m0": Split(0, 8, 0),
+    "e2m1": Split(1, 2, 1),
+    "e2m3": Split(1, 2, 3),
+    "e3m2": Split(1, 3, 2),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +70,7 @@ class Dtype:
         bits: Bits of a word that count.
         container_bytes: Bytes a word takes in memory: 1, 2, 4 or 8.
         words_per_element: 2 for complex types, else 1.
-        split: Name of the bit map the ladder uses (FORMAT §7.2), or None.
+        split: Name of the row of `SPLITS` that floating-point words follow, or None.
     """
 
     id: int
@@ -102,22 +146,22 @@ DTYPES: tuple[Dtype, ...] = (
     _row(14, "int1", 1),
     _row(15, "uint1", 1),
     _row(16, "bfloat16", 16, split="bf16"),
-    _row(17, "float16", 16),
+    _row(17, "float16", 16, split="fp16"),
     _row(18, "float32", 32, split="fp32"),
-    _row(19, "float64", 64),
-    _row(20, "float8_e4m3fn", 8),
-    _row(21, "float8_e5m2", 8),
-    _row(22, "float8_e4m3", 8),
-    _row(23, "float8_e4m3fnuz", 8),
-    _row(24, "float8_e4m3b11fnuz", 8),
-    _row(25, "float8_e5m2fnuz", 8),
-    _row(26, "float8_e3m4", 8),
-    _row(27, "float8_e8m0fnu", 8),
-    _row(28, "float4_e2m1fn", 4),
-    _row(29, "float6_e2m3fn", 6),
-    _row(30, "float6_e3m2fn", 6),
+    _row(19, "float64", 64, split="fp64"),
+    _row(20, "float8_e4m3fn", 8, split="e4m3"),
+    _row(21, "float8_e5m2", 8, split="e5m2"),
+    _row(22, "float8_e4m3", 8, split="e4m3"),
+    _row(23, "float8_e4m3fnuz", 8, split="e4m3"),
+    _row(24, "float8_e4m3b11fnuz", 8, split="e4m3"),
+    _row(25, "float8_e5m2fnuz", 8, split="e5m2"),
+    _row(26, "float8_e3m4", 8, split="e3m4"),
+    _row(27, "float8_e8m0fnu", 8, split="e8m0"),
+    _row(28, "float4_e2m1fn", 4, split="e2m1"),
+    _row(29, "float6_e2m3fn", 6, split="e2m3"),
+    _row(30, "float6_e3m2fn", 6, split="e3m2"),
     _row(32, "complex64", 32, n_words=2, split="fp32"),
-    _row(33, "complex128", 64, n_words=2),
+    _row(33, "complex128", 64, n_words=2, split="fp64"),
 )
 
 _BY_ID = {dtype.id: dtype for dtype in DTYPES}

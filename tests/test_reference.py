@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from isas import decode_on_every_isa
 
 from orbax_gds import _native
-from orbax_gds.codecs import reference
+from orbax_gds.codecs import CODECS, codec_by_name, reference
 from orbax_gds.codecs.reference import Ladder
 from orbax_gds.dtypes import DTYPES, Dtype, dtype_by_name
 from orbax_gds.errors import Corrupt, OgdsError, Truncated, Unsupported
@@ -18,11 +18,11 @@ from orbax_gds.testing import chunks, famous_words
 
 
 def codings_of(dtype: Dtype) -> list[str]:
-    return ["raw", "ladder"] if dtype.split else ["raw"]
+    return [codec.name for codec in CODECS if codec.supports(dtype)]
 
 
 def has_split(dtype: Dtype) -> bool:
-    return dtype.split is not None
+    return codec_by_name("ladder").supports(dtype)
 
 
 @st.composite

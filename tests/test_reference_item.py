@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orbax_gds.codecs import reference
+from orbax_gds.codecs import codec_by_name, reference
 from orbax_gds.codecs.reference import Shard
 from orbax_gds.dtypes import Dtype, dtype_of, words_of
 from orbax_gds.errors import Corrupt, NotFound, OgdsError, Unsupported
@@ -41,7 +41,7 @@ class StripeBuilder:
         self.frames: list[bytes] = []
 
     def add_words(self, words: np.ndarray, dtype: Dtype) -> None:
-        codec = "ladder" if dtype.split else "raw"
+        codec = "ladder" if codec_by_name("ladder").supports(dtype) else "raw"
         number = len(self.frames)
         self.frames.append(
             reference.encode_frame(words, dtype, codec=codec, chunk=number, block_map=True)

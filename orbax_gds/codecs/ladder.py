@@ -17,8 +17,8 @@ class Ladder:
     name: str = "ladder"
 
     def supports(self, dtype: Dtype) -> bool:
-        """Return whether FORMAT §7.2 splits words of this dtype."""
-        return dtype.split is not None
+        """Return whether the native core splits words of this dtype (FORMAT §7.2)."""
+        return dtype.split in ("bf16", "fp32")
 
     def encode(self, words: np.ndarray, dtype: Dtype) -> bytes:
         """Code the exponents as levels, and sign and mantissa as they are."""

@@ -10,7 +10,7 @@ from orbax_gds.codecs.reference_bytes import Cursor
 from orbax_gds.dtypes import Dtype
 from orbax_gds.errors import Corrupt, Unsupported
 
-LADDER = struct.Struct("<BBH8s")
+LADDER = struct.Struct("<HH8s")
 WIDTHS = {1: 1, 2: 2, 3: 4}  # width code -> bits
 ESCAPE = 15
 SUB_BLOCK_WORDS = 32768
@@ -47,21 +47,21 @@ class Ladder:
         codes = {width: code for code, width in WIDTHS.items()}
         levels = sum(codes[width] << 2 * level for level, width in enumerate(self.widths))
         pairs = zip(self.symbols[0::2], self.symbols[1::2], strict=True)
-        return LADDER.pack(self.emax, 0, levels, bytes(low | high << 4 for low, high in pairs))
+        return LADDER.pack(self.emax, levels, bytes(low | high << 4 for low, high in pairs))
 
     @classmethod
     def parse(cls, payload: Cursor) -> "Ladder":
         """Read and check the 12 bytes of the header."""
-        emax, zero, levels, symbols = LADDER.unpack(payload.take(LADDER.size, "the ladder header"))
+        emax, levels, symbols = LADDER.unpack(payload.take(LADDER.size, "the ladder header"))
         codes = [levels >> 2 * level & 3 for level in range(8)]
         widths = tuple(WIDTHS[code] for code in codes if code)
         last = len(widths) - 1
         if (
-            zero
+            emax > 255
             or any(codes[len(widths) :])
             or [i for i, w in enumerate(widths) if w == 4] != [last]
         ):
-            raise Corrupt(f"{payload.where}: ladder: levels {levels:#06x}, reserved byte {zero}.")
+            raise Corrupt(f"{payload.where}: ladder: emax {emax}, levels {levels:#06x}.")
         ranked = tuple(half for byte in symbols for half in (byte & 15, byte >> 4))
         if len(set(ranked)) != 16:
             raise Corrupt(f"{payload.where}: ladder: symbols {ranked} are not a permutation.")

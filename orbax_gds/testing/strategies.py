@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import strategies as st
 
-from orbax_gds.dtypes import DTYPES, Dtype
+from orbax_gds.dtypes import DTYPES, SPLITS, Dtype, Split
 
 _EDGES = (1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)
 _SUB_BLOCK_EDGES = (32767, 32768, 32769, 65536, 65537)
@@ -30,11 +30,11 @@ def famous_words(dtype: Dtype) -> np.ndarray:
     Zero, minus zero, the smallest and largest denormals, infinities, quiet and signalling NaNs with
     payloads, all ones, and single bits; as integers also the extreme values.
     """
-    exponent_bits = {"float16": 5, "float32": 8, "bfloat16": 8, "float64": 11}.get(dtype.name)
-    exponent_bits = 8 if dtype.name == "complex64" else exponent_bits or min(4, dtype.bits - 1)
-    mantissa_bits = dtype.bits - 1 - exponent_bits
+    exponent_bits = min(4, dtype.bits - 1)
+    split = SPLITS.get(dtype.split or "", Split(1, exponent_bits, dtype.bits - 1 - exponent_bits))
+    mantissa_bits = split.mantissa_bits
     ones, sign = (1 << dtype.bits) - 1, 1 << dtype.bits - 1
-    infinity = ones >> 1 & ~((1 << mantissa_bits) - 1)
+    infinity = (1 << split.exponent_bits) - 1 << mantissa_bits
     unsigned = {0, 1, (1 << mantissa_bits) - 1, 1 << mantissa_bits, infinity, infinity | 1}
     unsigned |= {infinity - 1 & ones >> 1, infinity | (1 << mantissa_bits >> 1), ones >> 1}
     unsigned |= {1 << bit for bit in range(dtype.bits)}
@@ -65,10 +65,11 @@ def _window(dtype: Dtype, n: int, rng: np.random.Generator) -> np.ndarray:
     if dtype.split is None:
         return _random(dtype, n, rng)
     words = _random(dtype, n, rng)
-    shift = dtype.word_dtype.type(dtype.bits - 9)
+    split, word = SPLITS[dtype.split], dtype.word_dtype.type
+    shift, top = word(split.mantissa_bits), 1 << split.exponent_bits
     below = rng.geometric(rng.uniform(0.05, 0.95), n) - 1
-    exponents = ((int(rng.integers(256)) - below) % 256).astype(dtype.word_dtype)
-    return (words & ~(dtype.word_dtype.type(0xFF) << shift)) | (exponents << shift)
+    exponents = ((int(rng.integers(top)) - below) % top).astype(dtype.word_dtype)
+    return (words & ~(word(top - 1) << shift)) | (exponents << shift)
 
 
 _KINDS = (_random, _zeros, _constant, _famous, _window)
