@@ -1,25 +1,19 @@
 """`codec`: ratio, and speed against memcpy, of our frames and of the peers on one thread."""
 
 import argparse
-import contextlib
-import ctypes
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.coders import CONTENDERS, OURS, Coder, Contender
 from benchmarks.progress import say
 from benchmarks.result import Bar, Row, find_row, make_bar
 from benchmarks.table import Column, Table
 from benchmarks.weights import EMBEDDING, PACKAGE, as_bfloat16, gaussian, minilm_path, read_fp32
-from orbax_gds.dtypes import words_of
+from orbax_gds.bench.contenders import CONTENDERS, OURS, Contender
+from orbax_gds.bench.timing import SWEEP_BYTES, keep_freed_memory, pinned, time_coders
 
 REAL_BFLOAT16 = "MiniLM bf16"
 GAUSSIAN_WORDS = 16 << 20
-SWEEP_BYTES = 64 << 20  # chosen: above the last-level cache
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc, malloc.h
 
 TITLE = "Codecs on one thread"
 TABLES = (
@@ -98,79 +92,21 @@ def compare(
     Raises:
         RuntimeError: A codec returned other bits than it was given.
     """
-    coders = {one.name: one.make(values) for one in contenders if one.missing() is None}
-    samples: dict[str, dict[str, list[float]]] = {name: {} for name in coders}
-    source = words_of(values).view(np.uint8)
-    target = np.full(values.nbytes, 0xFF, np.uint8)
-    scratch = np.ones(max(1, sweep_bytes // 8), np.uint64)
-    for repetition in range(repetitions + 1):
-        for name, coder in coders.items():
-            figures = _time_once(coder, source, target, scratch)
-            if repetition > 0:
-                for quantity, figure in figures.items():
-                    samples[name].setdefault(quantity, []).append(figure)
-    for name, coder in coders.items():
-        if not np.array_equal(coder.decoded(), source):
-            raise RuntimeError(f"{name} on {group}: the decoded bits differ from the source")
-        samples[name]["ratio"] = samples[name]["ratio"][:1]  # the same in every repetition
+    arrays, dtype = [values], values.dtype.name
+    coders = {one.name: one.make(arrays, 1) for one in contenders if one.missing(dtype) is None}
+    try:
+        samples = time_coders(coders, arrays, repetitions=repetitions, sweep_bytes=sweep_bytes)
+    except RuntimeError as error:
+        raise RuntimeError(f"{group}: {error}") from error
     return [
-        Row(group=group, name=one.name, samples=samples.get(one.name, {}), skipped=one.missing())
+        Row(
+            group=group,
+            name=one.name,
+            samples=samples.get(one.name, {}),
+            skipped=one.missing(dtype),
+        )
         for one in contenders
     ]
-
-
-def _time_once(
-    coder: Coder, source: np.ndarray, target: np.ndarray, scratch: np.ndarray
-) -> dict[str, float]:
-    """Time a memcpy, an encode and a decode; return speeds and ratios."""
-    n_bytes = source.nbytes
-    coder.reset()
-    copy = _seconds(
-        lambda: ctypes.memmove(target.ctypes.data, source.ctypes.data, n_bytes), scratch
-    )
-    coded_bytes = 0
-
-    def encode() -> None:
-        nonlocal coded_bytes
-        coded_bytes = coder.encode()
-
-    encoding = _seconds(encode, scratch)
-    decoding = _seconds(coder.decode, scratch)
-    return {
-        "ratio": n_bytes / coded_bytes,
-        "encode_x_memcpy": copy / encoding,
-        "decode_x_memcpy": copy / decoding,
-        "encode_gbps": n_bytes / encoding / 1e9,
-        "decode_gbps": n_bytes / decoding / 1e9,
-        "memcpy_gbps": n_bytes / copy / 1e9,
-    }
-
-
-def _seconds(timed: Callable[[], object], scratch: np.ndarray) -> float:
-    scratch.sum()
-    start = time.perf_counter()
-    timed()
-    return time.perf_counter() - start
-
-
-@contextlib.contextmanager
-def pinned() -> Iterator[int]:
-    """Keep this thread on one processor, the last it may use."""
-    before = os.sched_getaffinity(0)
-    processor = max(before)
-    os.sched_setaffinity(0, {processor})
-    try:
-        yield processor
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def keep_freed_memory() -> None:
-    """Tell malloc to reuse freed memory instead of returning it: no page faults in timed parts."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _arrays() -> Iterator[tuple[str, np.ndarray | str]]:

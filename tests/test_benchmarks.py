@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 sys.path.append(str(Path(__file__).parents[1]))  # last, so that it hides no installed package
 
 from benchmarks import codec, run, save, save_cell
-from benchmarks.coders import OURS, Contender, FrameCoder
 from benchmarks.machine import machine_card
 from benchmarks.methods import METHODS
 from benchmarks.process import cost
@@ -24,9 +23,13 @@ from benchmarks.save_spec import Answer, Spec
 from benchmarks.table import Column, Table, cell_text, table_markdown
 from benchmarks.tree import BFLOAT16, fill, plan_leaves, read_state
 from benchmarks.weights import as_bfloat16, gaussian, read_fp32
+from orbax_gds.bench.coders import FrameCoder
+from orbax_gds.bench.contenders import OURS, Contender
 
 ROOT = Path(__file__).parents[1]
-ABSENT = Contender(name="absent", package="no_such_package", make=FrameCoder)
+ABSENT = Contender(
+    name="absent", package="no_such_package", make=lambda arrays, n_threads: FrameCoder(arrays)
+)
 TINY_BYTES, TINY_LEAVES = 200_000, 10
 
 
@@ -98,20 +101,23 @@ def test_codec_refuses_a_coder_that_changes_a_bit() -> None:
         def decoded(self) -> np.ndarray:
             return super().decoded() ^ np.uint8(1)
 
-    wrong = Contender(name="wrong", package=None, make=Wrong)
-    with pytest.raises(RuntimeError, match="wrong on tiny: the decoded bits differ"):
+    wrong = Contender(name="wrong", make=lambda arrays, n_threads: Wrong(arrays))
+    with pytest.raises(RuntimeError, match="tiny: wrong: the decoded bits differ"):
         codec.compare("tiny", gaussian(10, seed=0), repetitions=1, contenders=[wrong])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("mode", ["auto", "off"])
-def test_frame_coder_returns_identical_bits_over_several_runs(dtype: type, mode: str) -> None:
-    n_words = 5 * (1 << 20) // np.dtype(dtype).itemsize + 77  # five whole chunks and a short one
+@pytest.mark.parametrize(("mode", "n_threads"), [("auto", 1), ("off", 1), ("auto", 3)])
+def test_frame_coder_returns_identical_bits_over_several_runs(
+    dtype: type, mode: str, n_threads: int
+) -> None:
+    n_words = 9 * (1 << 20) // np.dtype(dtype).itemsize + 77  # nine whole chunks and a short one
     values = gaussian(n_words, seed=1).astype(dtype)
-    coder = FrameCoder(values, codec=mode)
-    coder.encode()
+    arrays = [values, np.zeros(3, np.int8), values[:0], values[:5].reshape(5, 1)]
+    coder = FrameCoder(arrays, codec=mode, n_threads=n_threads)
+    assert coder.encode() > 0
     coder.decode()
-    assert coder.decoded().tobytes() == values.tobytes()
+    assert coder.decoded().tobytes() == b"".join(array.tobytes() for array in arrays)
 
 
 def test_read_fp32_takes_only_the_fp32_tensors_of_a_safetensors_file(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ LAYERS = (
     ("read_plan", "stripe", "sidecar", "paths"),
     ("commit", "shardings", "targets", "stripe_check"),
     ("item", "listing", "verifying", "tree_metadata", "wants"),
-    ("assemble", "lazy", "report"),
+    ("assemble", "bench", "lazy", "report"),
     ("leaves",),
     ("saving", "restoring"),
     ("dropin",),

@@ -1,0 +1,207 @@
+"""One codec bound to arrays, behind one interface: our frames, and peers on bytes."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from orbax_gds import _native
+from orbax_gds.dtypes import dtype_of, words_of
+from orbax_gds.errors import Unsupported
+from orbax_gds.options import Options
+from orbax_gds.plan import Run, ShardBox, make_plan
+from orbax_gds.stripe import PAGE_BYTES, RECORD_BYTES
+from orbax_gds.threads import run_threads
+
+__all__ = ["BytesCoder", "Coder", "FrameCoder", "source_bytes"]
+
+
+class Coder(Protocol):
+    """One codec bound to arrays."""
+
+    def reset(self) -> None:
+        """Bring the input back, outside the timed part, where the codec writes into it."""
+
+    def encode(self) -> int:
+        """Encode all arrays and return the number of coded bytes."""
+        ...
+
+    def decode(self) -> None:
+        """Decode what `encode` left."""
+
+    def decoded(self) -> np.ndarray:
+        """Return what `decode` left, as uint8[n_bytes], the arrays end to end."""
+        ...
+
+
+def source_bytes(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the words of arrays end to end: uint8[n_bytes]."""
+    return np.concatenate([words_of(array).view(np.uint8) for array in arrays])
+
+
+class FrameCoder:
+    """Our frames: the arrays planned as leaves, in the engine's native calls, CRC included.
+
+    Args:
+        arrays: C-contiguous, of dtypes of FORMAT §5; their shapes are the leaves' shapes.
+        codec: As in `Options`.
+        n_threads: Threads that share the runs.
+
+    Raises:
+        Unsupported: The native core knows no such codec, or a dtype is not in FORMAT §5.
+    """
+
+    def __init__(
+        self, arrays: Sequence[np.ndarray], *, codec: str = "auto", n_threads: int = 1
+    ) -> None:
+        self._codec, self._n_threads = codec, n_threads
+        arrays = [array for array in arrays if array.size]
+        sources = [words_of(array).view(np.uint8) for array in arrays]
+        sizes = [source.size for source in sources]
+        self._target = np.full(sum(sizes), 0xFF, np.uint8)
+        targets = _cut(self._target, sizes)
+        dtypes = [dtype_of(array.dtype) for array in arrays]
+        boxes = [
+            ShardBox(leaf=leaf, start=(0,) * array.ndim, extent=array.shape)
+            for leaf, array in enumerate(arrays)
+        ]
+        plan = make_plan(boxes, dtypes, int(Options().chunk_bytes))
+        rooms = [_room(run) for run in plan.runs]
+        # Touched before the timed part, as the engine's buffers are.
+        frames = _cut(np.full(sum(rooms), 0xFF, np.uint8), rooms)
+        self._runs = [
+            _BoundRun(run, out, sources, targets)
+            for run, out in zip(plan.runs, frames, strict=True)
+        ]
+
+    def reset(self) -> None:
+        """Nothing to do: the input is only read."""
+
+    def encode(self) -> int:
+        self._share(lambda run: run.encode(self._codec))
+        return sum(run.n_bytes for run in self._runs)
+
+    def decode(self) -> None:
+        self._share(lambda run: run.decode())
+
+    def decoded(self) -> np.ndarray:
+        return self._target
+
+    def _share(self, work: Callable[["_BoundRun"], None]) -> None:
+        runs, lock, errors = iter(self._runs), threading.Lock(), []
+
+        def stop(error: BaseException) -> None:
+            with lock:
+                errors.append(error)
+
+        def take() -> "_BoundRun | None":
+            with lock:
+                return None if errors else next(runs, None)
+
+        def loop() -> None:
+            try:
+                while (run := take()) is not None:
+                    work(run)
+            except BaseException as error:  # carried to the calling thread
+                stop(error)
+
+        run_threads(min(self._n_threads, len(self._runs)), loop, stop)
+        if errors:
+            raise errors[0]
+
+
+class _BoundRun:
+    """One run of a plan with the memory that its calls read and write."""
+
+    def __init__(
+        self,
+        run: Run,
+        out: np.ndarray,
+        sources: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+    ) -> None:
+        own = slice(run.first_buffer, run.end_buffer)
+        self._run, self._out = run, out
+        self._sources, self._targets = list(sources[own]), list(targets[own])
+        self._records = np.zeros((len(run.chunks), RECORD_BYTES), np.uint8)
+        self.n_bytes = 0
+
+    def encode(self, codec: str) -> None:
+        try:
+            self.n_bytes = _native.encode_run(
+                self._sources,
+                self._run.segments,
+                self._run.chunks,
+                self._out,
+                self._records,
+                codec=codec,
+                align_bytes=PAGE_BYTES,
+            )
+        except ValueError as error:
+            raise Unsupported(f"codec {codec!r}: {error}") from error
+
+    def decode(self) -> None:
+        status, chunk = _native.decode_run(
+            self._out[: self.n_bytes],
+            self._records,
+            self._run.chunks,
+            self._targets,
+            self._run.segments,
+        )
+        if status != 0:
+            raise RuntimeError(f"chunk {chunk} of a run: {_native.STATUS[status]}")
+
+
+def _cut(memory: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    ends = np.cumsum(sizes, dtype=np.int64).tolist()
+    return [memory[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _room(run: Run) -> int:
+    """Bytes that the frames of a run may need."""
+    return PAGE_BYTES + sum(
+        _native.max_frame_bytes(int(n_words), int(dtype)) for _, n_words, dtype, *_ in run.chunks
+    )
+
+
+class BytesCoder:
+    """A peer whose calls take bytes and return bytes.
+
+    Args:
+        arrays: All of one dtype; the peer sees their words end to end.
+        compress, decompress: The peer's calls.
+        overwrites_input: Whether `compress` writes into what it is given.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[np.ndarray],
+        compress: Callable[[Any], bytes],
+        decompress: Callable[[bytes], Any],
+        *,
+        overwrites_input: bool = False,
+    ) -> None:
+        self._original = source_bytes(arrays)
+        self._source: Any = self._original.tobytes()
+        if overwrites_input:
+            self._source = bytearray(self._source)
+        self._compress, self._decompress = compress, decompress
+        self._coded = b""
+        self._decoded: Any = b""
+
+    def reset(self) -> None:
+        if isinstance(self._source, bytearray):
+            np.frombuffer(self._source, np.uint8)[:] = self._original
+
+    def encode(self) -> int:
+        self._coded = b""  # freed first, so that the result lands in memory touched before
+        self._coded = self._compress(self._source)
+        return len(self._coded)
+
+    def decode(self) -> None:
+        self._decoded = b""
+        self._decoded = self._decompress(self._coded)
+
+    def decoded(self) -> np.ndarray:
+        return np.frombuffer(self._decoded, np.uint8)
