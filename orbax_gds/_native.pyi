@@ -58,7 +58,9 @@ def encode_run(
         buffers: Where the words lie.
         segments: uint64 [S, 4]: index of the buffer, byte offset in it, word offset in the chunk,
             number of words. Those of a chunk cover its words in order.
-        chunks: uint32 [C, 4]: chunk number, number of words, dtype id, number of segments.
+        chunks: uint32 [C, 5]: chunk number, number of words, dtype id, number of segments, and
+            the words in a row where the chunk is a matrix whose rows and columns may predict
+            exponents, else 0 (`plan.matrix_columns`).
         out: At least the sum of `max_frame_bytes` of the chunks plus `align_bytes` long; apart
             from `buffers` and `records`.
         records: uint8 [C, 32], filled with index records (FORMAT §4.3) whose offsets count from
@@ -84,7 +86,7 @@ def decode_run(
     Args:
         frames: Bytes that hold the frames.
         records: uint8 [C, 32]: index records whose offsets count from the start of `frames`.
-        chunks: uint32 [C, 4]: what the layout says, as in `encode_run`.
+        chunks: uint32 [C, 4]: what the layout says, as the first columns in `encode_run`.
         buffers: Where the words go; writable, and apart from `frames` and `records`.
         segments: uint64 [S, 4] as in `encode_run`, any part of the chunks' words. A chunk without
             segments is decoded and checked, and its words dropped.

@@ -16,6 +16,7 @@ POOL_BELOW_BYTES = 64 << 10  # chosen: smaller shards share chunks, as a frame c
 RUN_BYTES = 8 << 20  # chosen: words of one native call; a few ms, long enough for O_DIRECT
 MAX_RUN_CHUNKS = 4096  # chosen: bounds the tables of a run when chunks are small
 MAX_CHUNK_WORDS = 1 << 28  # required: FORMAT §8.2
+MIN_MATRIX_SIDE = 16  # chosen: an offset is a byte and must serve several words
 
 Indices = tuple[int, ...]
 
@@ -58,7 +59,8 @@ class Run:
     """Chunks that are coded by one call and written at once.
 
     Attributes:
-        chunks: uint32[c, 4]: chunk number, n_words, dtype id, number of segments.
+        chunks: uint32[c, 5]: chunk number, n_words, dtype id, number of segments, and the
+            columns of the chunk as a matrix (`matrix_columns`; 0 if pooled or complex).
         segments: uint64[s, 4]: buffer (counted from `first_buffer`), byte offset in the buffer,
             word offset in the chunk, n_words.
         first_buffer, end_buffer: the range of buffers that the segments name.
@@ -115,7 +117,7 @@ class _Cutter:
     def __init__(self, chunk_bytes: int) -> None:
         self.chunk_bytes = chunk_bytes
         self.shards: dict[int, StoredShard] = {}
-        self.chunks: list[tuple[int, int, int, int]] = []  # number, n_words, dtype id, n_segments
+        self.chunks: list[tuple[int, int, int, int, int]] = []  # the rows of Run.chunks
         self.chunk_sizes: list[int] = []  # bytes of the words
         self.segments: list[tuple[int, int, int, int]] = []
 
@@ -132,10 +134,12 @@ class _Cutter:
             first_chunk=first,
             n_chunks=len(sizes),
         )
+        columns = _columns_of_sizes(box.extent, chunk_extent, dtype)
         at = 0
         for number, size in enumerate(sizes.tolist(), first):
             n_words = size * dtype.words_per_element
-            self._append(number, dtype, n_words, [(buffer, at, 0, n_words)])
+            pieces = [(buffer, at, 0, n_words)]
+            self._append(number, dtype, n_words, pieces, columns[size])
             at += size * dtype.element_bytes
 
     def pool(self, members: Sequence[int], boxes: Sequence[ShardBox], dtype: Dtype) -> None:
@@ -164,15 +168,20 @@ class _Cutter:
         self._append(len(self.chunks), dtype, at, pieces)
 
     def _append(
-        self, number: int, dtype: Dtype, n_words: int, pieces: list[tuple[int, int, int, int]]
+        self,
+        number: int,
+        dtype: Dtype,
+        n_words: int,
+        pieces: list[tuple[int, int, int, int]],
+        columns: int = 0,
     ) -> None:
-        self.chunks.append((number, n_words, dtype.id, len(pieces)))
+        self.chunks.append((number, n_words, dtype.id, len(pieces), columns))
         self.chunk_sizes.append(n_words * dtype.container_bytes)
         self.segments.extend(pieces)
 
     def runs(self) -> Iterator[Run]:
         """Group the chunks, in order, into runs of about RUN_BYTES."""
-        chunks = np.array(self.chunks, np.uint32).reshape(-1, 4)
+        chunks = np.array(self.chunks, np.uint32).reshape(-1, 5)
         segments = np.array(self.segments, np.uint64).reshape(-1, 4)
         segment_ends = np.cumsum(chunks[:, 3], dtype=np.int64)
         at = segment_at = 0
@@ -205,6 +214,46 @@ def _chunk_extent(extent: Indices, most_elements: int) -> Indices:
             return (1,) * axis + (rows,) + extent[axis + 1 :]
         below *= extent[axis]
     return extent
+
+
+def matrix_columns(extent: Indices) -> int:
+    """Return how many words are in a row when the words of a box are seen as a matrix.
+
+    Rows and columns of an optimizer's moments predict their exponents (FORMAT §7.6), best where
+    the matrix is nearly square: each offset then serves as many words as it can.
+
+    Args:
+        extent: of the box, in words.
+
+    Returns:
+        The product of the last extents that is nearest to square, 0 if there are not at least
+        MIN_MATRIX_SIDE rows and columns.
+    """
+    n_words = math.prod(extent)
+    best = columns = 0
+    for n in reversed(extent):
+        columns = max(1, columns) * n
+        rows = n_words // columns
+        if min(rows, columns) < MIN_MATRIX_SIDE:
+            continue
+        if best == 0 or columns + rows <= best + n_words // best:
+            best = columns
+    return best
+
+
+def _columns_of_sizes(extent: Indices, chunk_extent: Indices, dtype: Dtype) -> dict[int, int]:
+    """Return `matrix_columns` of the cells of a shard, by their number of elements.
+
+    Cells are cut along one axis at most (`_chunk_extent`): equal sizes are equal extents.
+    """
+    columns: dict[int, int] = {}
+    for end in (False, True):
+        cell = tuple(
+            (n - 1) % step + 1 if end else step
+            for n, step in zip(extent, chunk_extent, strict=True)
+        )
+        columns[math.prod(cell)] = matrix_columns(cell) if dtype.words_per_element == 1 else 0
+    return columns
 
 
 def _run_ends(sizes: Sequence[int]) -> Iterator[int]:

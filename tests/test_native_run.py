@@ -44,7 +44,7 @@ class Run:
         written = _native.encode_run(
             self.buffers,
             self.segments,
-            self.chunks,
+            with_columns(self.chunks),
             out,
             records,
             codec=codec,
@@ -59,6 +59,11 @@ class Run:
     def cleared(self) -> "Run":
         fresh = [np.full_like(buffer, 0x5A) for buffer in self.buffers]
         return Run(self.words, fresh, self.segments, self.chunks)
+
+
+def with_columns(chunks: np.ndarray, columns: int = 0) -> np.ndarray:
+    """Append the column that only encode_run has."""
+    return np.pad(chunks, ((0, 0), (0, 1)), constant_values=columns)
 
 
 def make_run(parts: list[tuple[Dtype, np.ndarray]], cuts: list[list[int]], seed: int) -> Run:
@@ -257,7 +262,13 @@ def test_what_is_written_and_what_is_read_are_apart() -> None:
 
     def encode(buffers: list[np.ndarray], out: np.ndarray, records: np.ndarray) -> None:
         _native.encode_run(
-            buffers, run.segments, run.chunks, out, records, codec="auto", align_bytes=64
+            buffers,
+            run.segments,
+            with_columns(run.chunks),
+            out,
+            records,
+            codec="auto",
+            align_bytes=64,
         )
 
     with pytest.raises(ValueError, match="out shares memory with buffer 0"):
@@ -285,7 +296,7 @@ def test_other_wrong_arguments_are_refused() -> None:
         arguments = {
             "buffers": run.buffers,
             "segments": run.segments,
-            "chunks": run.chunks,
+            "chunks": with_columns(run.chunks),
             "out": out,
             "records": records,
             "codec": "auto",
@@ -300,7 +311,9 @@ def test_other_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match=r"segments must be a C-contiguous array of uint64"):
         encode(segments=run.segments.astype(np.int64))
     with pytest.raises(ValueError, match=r"chunks must be a C-contiguous array of uint32"):
-        encode(chunks=run.chunks[:, :3].copy())
+        encode(chunks=run.chunks)
+    with pytest.raises(ValueError, match=r"chunks\[0\] has 1001 columns, but only 1000 words"):
+        encode(chunks=with_columns(run.chunks, 1001))
     with pytest.raises(ValueError, match="multiple of 64, not 100"):
         encode(align_bytes=100)
     with pytest.raises(ValueError, match="'auto' or 'off', not 'ladder'"):
@@ -308,7 +321,7 @@ def test_other_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match=r"chunks\[2\] has 1 segments, but only 0"):
         encode(segments=run.segments[:4])
     with pytest.raises(ValueError, match="The chunks name 4 segments, but there are 5"):
-        encode(chunks=run.chunks[:2], records=records[:2])
+        encode(chunks=with_columns(run.chunks[:2]), records=records[:2])
     big_endian = run.segments.astype(">u8")
     with pytest.raises(ValueError, match=r"segments must be a C-contiguous array of uint64"):
         encode(segments=big_endian)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt
-from orbax_gds.plan import RUN_BYTES, ShardBox, StoredShard, cell_sizes, make_plan
+from orbax_gds.plan import RUN_BYTES, ShardBox, StoredShard, cell_sizes, make_plan, matrix_columns
 from orbax_gds.read_plan import (
     READ_BYTES,
     check_coverage,
@@ -99,8 +99,9 @@ def test_every_want_gets_its_words_from_what_a_plan_cut(data):
     chunks = []
     for run in plan.runs:
         rows = iter(run.segments.tolist())
-        for number, n_words, dtype_id, n_segments in run.chunks.tolist():
+        for number, n_words, dtype_id, n_segments, columns in run.chunks.tolist():
             assert number == len(chunks)
+            assert columns == 0 or (n_segments == 1 and n_words % columns == 0)
             parts, at = [], 0
             for buffer, offset, word, n in itertools.islice(rows, n_segments):
                 width = next(d for d in DTYPES if d.id == dtype_id).container_bytes
@@ -289,3 +290,38 @@ def test_leaves_that_are_cut_alike_are_worked_out_once():
     for name in "cd":
         with pytest.raises(Corrupt, match=f"'{name}'"):
             check_coverage(name, (5,), boxes, known)
+
+
+@pytest.mark.parametrize(
+    ("extent", "columns"),
+    [
+        ((512, 256), 256),
+        ((4, 64, 256), 256),
+        ((256, 3, 4, 64), 768),
+        ((1, 1, 300, 400), 400),
+        ((300, 400, 1), 400),
+        ((1_000_000,), 0),
+        ((16, 16), 16),
+        ((15, 16), 0),
+        ((1000, 15), 0),
+        ((8, 8, 8, 8), 64),
+        ((), 0),
+    ],
+)
+def test_a_box_is_seen_as_the_matrix_nearest_to_square(extent, columns):
+    assert matrix_columns(extent) == columns
+
+
+def test_every_chunk_that_is_a_matrix_says_so():
+    dtypes = [dtype_by_name(name) for name in ("float32", "complex64", "float32")]
+    extents = [(1000, 256), (1000, 256), (20, 20)]
+    boxes = [ShardBox(leaf=i, start=(0, 0), extent=e) for i, e in enumerate(extents)]
+    rows = np.concatenate([run.chunks for run in make_plan(boxes, dtypes, 400 << 10).runs])
+    # Whole and last chunks of leaf 0, five of complex words, and the pool.
+    assert rows[:, [1, 4]].tolist() == [
+        [400 * 256, 256],
+        [400 * 256, 256],
+        [200 * 256, 256],
+        *[[400 * 256, 0]] * 5,
+        [400, 0],
+    ]

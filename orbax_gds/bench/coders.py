@@ -145,7 +145,7 @@ class _BoundRun:
         status, chunk = _native.decode_run(
             self._out[: self.n_bytes],
             self._records,
-            self._run.chunks,
+            np.ascontiguousarray(self._run.chunks[:, :4]),
             self._targets,
             self._run.segments,
         )

@@ -77,11 +77,13 @@ RunArguments::RunArguments(nb::sequence buffers, nb::handle segments, nb::handle
     }
 
     const Buffer chunk_rows(chunks, "chunks", Buffer::Access::kRead);
-    chunks_.resize(chunk_rows.rows("chunks", 4, sizeof(uint32_t)));
+    const size_t n_columns = access == Buffer::Access::kRead ? 5 : 4;
+    chunks_.resize(chunk_rows.rows("chunks", n_columns, sizeof(uint32_t)));
     std::span<const Segment> left = segments_;
     for (size_t i = 0; i < chunks_.size(); ++i) {
-        uint32_t row[4];
-        std::memcpy(row, chunk_rows.bytes().data() + i * sizeof row, sizeof row);
+        uint32_t row[5] = {};
+        const size_t row_bytes = n_columns * sizeof row[0];
+        std::memcpy(row, chunk_rows.bytes().data() + i * row_bytes, row_bytes);
         row[3] = has_segments ? row[3] : 0;
         if (row[2] > 255 || dtype_of(static_cast<uint8_t>(row[2])).bits == 0) {
             refuse("chunks[", i, "] has dtype ", row[2], ", which is no id of FORMAT §5.");
@@ -94,7 +96,10 @@ RunArguments::RunArguments(nb::sequence buffers, nb::handle segments, nb::handle
             refuse("chunks[", i, "] has ", row[3], " segments, but only ", left.size(),
                    " of the ", segments_.size(), " are left.");
         }
-        chunks_[i] = {{row[0], row[1], static_cast<uint8_t>(row[2])}, row[3]};
+        if (row[4] > row[1]) {
+            refuse("chunks[", i, "] has ", row[4], " columns, but only ", row[1], " words.");
+        }
+        chunks_[i] = {{row[0], row[1], static_cast<uint8_t>(row[2]), row[4]}, row[3]};
         check_chunk(i, left.first(row[3]));
         left = left.subspan(row[3]);
     }

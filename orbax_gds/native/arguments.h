@@ -62,7 +62,8 @@ void require_apart(const Buffer& written, const char* written_name, const Buffer
 // The caller's buffers, segments and chunks of a run.
 class RunArguments {
 public:
-    // Without `has_segments` the chunks have none, whatever the table says.
+    // Without `has_segments` the chunks have none, whatever the table says. What is read is to be
+    // encoded: its chunks have a fifth column, the columns of the matrix.
     RunArguments(nanobind::sequence buffers, nanobind::handle segments, nanobind::handle chunks,
                  Buffer::Access access, bool has_segments = true);
 

@@ -35,6 +35,7 @@ struct ChunkShape {
     uint32_t chunk;
     uint32_t n_words;
     uint8_t dtype;
+    uint32_t columns = 0;  // words in a row where the chunk is a matrix, else 0; only to encode
 };
 
 enum class CodecChoice : uint8_t {
