@@ -88,13 +88,25 @@ def decode_run(
         records: uint8 [C, 32]: index records whose offsets count from the start of `frames`.
         chunks: uint32 [C, 4]: what the layout says, as the first columns in `encode_run`.
         buffers: Where the words go; writable, and apart from `frames` and `records`.
-        segments: uint64 [S, 4] as in `encode_run`, any part of the chunks' words. A chunk without
+        segments: uint64 [S, 5]: as in `encode_run`, and a rule: 0 for the words as they are, 2
+            for bfloat16 words rounded from float32 ones (FORMAT §4.2), whose byte offset is in the
+            rounded words. Any part of the chunks' words, any number of times. A chunk without
             segments is decoded and checked, and its words dropped.
         check_only: There are no segments; column 3 of `chunks` is ignored.
 
     Returns:
         Status and index in this call of the chunk at fault; (0, 0) if all is well. Unless the
         status is 0 the contents of `buffers` are undefined.
+    """
+
+def derives(source: Buffer, target: Buffer, rule: int) -> bool:
+    """Return whether every word of `target` follows from the words of `source`. FORMAT §4.2.
+
+    Args:
+        source: Words of the source, float32 for rule 2.
+        target: Words that may follow from them, bfloat16 for rule 2. Of another number than the
+            source's they do not.
+        rule: 1 copy, 2 round.
     """
 
 def encode_frame(

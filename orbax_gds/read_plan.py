@@ -304,8 +304,8 @@ def read_segments(
     """Say where the words of a read's chunks go.
 
     Returns:
-        segments: uint64[s, 4]: want, byte offset in its buffer, word offset in the chunk, n_words;
-            in the order of the chunks.
+        segments: uint64[s, 5]: want, byte offset in its buffer, word offset in the chunk, n_words,
+            0; in the order of the chunks.
         counts: uint32[len(read.chunks)], the number of segments of each.
     """
     pieces: list[np.ndarray] = [read.rows]
@@ -317,7 +317,8 @@ def read_segments(
     table = np.concatenate(pieces)
     table = table[np.argsort(table[:, 0], kind="stable")]
     counts = np.bincount(np.searchsorted(read.chunks, table[:, 0]), minlength=len(read.chunks))
-    return table[:, 1:].astype(np.uint64), counts.astype(np.uint32)
+    segments = np.pad(table[:, 1:].astype(np.uint64), ((0, 0), (0, 1)))
+    return segments, counts.astype(np.uint32)
 
 
 def _pieces(

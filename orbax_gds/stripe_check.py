@@ -242,7 +242,7 @@ class StripeCheck:
                 rows[at - first : end - first],
                 chunks[at:end],
                 [],
-                np.empty((0, 4), np.uint64),
+                np.empty((0, 5), np.uint64),
                 check_only=True,
             )
             if not status:

@@ -28,6 +28,11 @@ RECORD = np.dtype(
 )
 
 
+def as_stored(segments: np.ndarray) -> np.ndarray:
+    """Return segments with the column `rule` that decoding has, all 0."""
+    return np.pad(segments, ((0, 0), (0, 1)))
+
+
 @dataclass
 class Run:
     """Chunks cut into segments that lie anywhere in a few buffers."""
@@ -54,7 +59,8 @@ class Run:
         return out[:written].copy(), records
 
     def decode(self, frames: np.ndarray, records: np.ndarray) -> tuple[int, int]:
-        return _native.decode_run(frames, records, self.chunks, self.buffers, self.segments)
+        segments = as_stored(self.segments)
+        return _native.decode_run(frames, records, self.chunks, self.buffers, segments)
 
     def cleared(self) -> "Run":
         fresh = [np.full_like(buffer, 0x5A) for buffer in self.buffers]
@@ -176,7 +182,7 @@ def test_any_part_of_a_chunk_can_be_read_alone(run: Run, data: st.DataObject) ->
     out = np.zeros(n_words, words.dtype)
     chunk = run.chunks[number : number + 1].copy()
     chunk[0, 3] = 1
-    segment = np.array([[0, 0, start, n_words]], np.uint64)
+    segment = np.array([[0, 0, start, n_words, 0]], np.uint64)
     one = records[number : number + 1]
     assert _native.decode_run(frames, one, chunk, [out.view(np.uint8)], segment) == (0, 0)
     np.testing.assert_array_equal(out, words[start : start + n_words])
@@ -187,7 +193,8 @@ def test_a_check_needs_no_memory_and_finds_every_flipped_byte() -> None:
     frames, records = run.encode()
 
     def check() -> tuple[int, int]:
-        return _native.decode_run(frames, records, run.chunks, [], NO_SEGMENTS, check_only=True)
+        none = as_stored(NO_SEGMENTS)
+        return _native.decode_run(frames, records, run.chunks, [], none, check_only=True)
 
     assert check() == (0, 0)
     second = int(records.view(RECORD)["offset"][1, 0])
@@ -279,7 +286,7 @@ def test_what_is_written_and_what_is_read_are_apart() -> None:
         encode(lies_in, memory[:15_000], memory[20_000:20_096].reshape(3, 32))
 
     def decode(frames: np.ndarray, records: np.ndarray) -> None:
-        _native.decode_run(frames, records, run.chunks, lies_in, run.segments)
+        _native.decode_run(frames, records, run.chunks, lies_in, as_stored(run.segments))
 
     with pytest.raises(ValueError, match="frames shares memory with buffer 0"):
         decode(memory[:20_000], records)
@@ -325,8 +332,9 @@ def test_other_wrong_arguments_are_refused() -> None:
     big_endian = run.segments.astype(">u8")
     with pytest.raises(ValueError, match=r"segments must be a C-contiguous array of uint64"):
         encode(segments=big_endian)
+    segments = as_stored(run.segments)
     read_only = [memoryview(bytes(run.buffers[0])), run.buffers[1]]
     with pytest.raises(ValueError, match="buffer 0 is read-only"):
-        _native.decode_run(frames, records, run.chunks, read_only, run.segments)
+        _native.decode_run(frames, records, run.chunks, read_only, segments)
     with pytest.raises(ValueError, match="check_only keeps no words, but there are 5 segments"):
-        _native.decode_run(frames, records, run.chunks, run.buffers, run.segments, check_only=True)
+        _native.decode_run(frames, records, run.chunks, run.buffers, segments, check_only=True)

@@ -70,7 +70,7 @@ def _read_back(chunks, shards, wants, dtypes):
         assert len(read.chunks) == 1 or read.n_bytes <= READ_BYTES
         segments, counts = read_segments(read, shards, wants, dtypes)
         of_chunk = np.repeat(read.chunks, counts)
-        for chunk, (want, at, word, n) in zip(of_chunk.tolist(), segments.tolist(), strict=True):
+        for chunk, (want, at, word, n, _) in zip(of_chunk.tolist(), segments.tolist(), strict=True):
             width = dtypes[wants[want].leaf].container_bytes
             piece = chunks[chunk][word * width : (word + n) * width]
             out[want][at : at + len(piece)] = piece

@@ -147,7 +147,7 @@ class _BoundRun:
             self._records,
             np.ascontiguousarray(self._run.chunks[:, :4]),
             self._targets,
-            self._run.segments,
+            np.pad(self._run.segments, ((0, 0), (0, 1))),  # all as they are stored
         )
         if status != 0:
             raise RuntimeError(f"chunk {chunk} of a run: {_native.STATUS[status]}")

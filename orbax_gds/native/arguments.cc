@@ -68,10 +68,7 @@ RunArguments::RunArguments(nb::sequence buffers, nb::handle segments, nb::handle
         spans_.push_back(held_.back().bytes());
         readable_.push_back(held_.back().bytes());
     }
-    const Buffer segment_rows(segments, "segments", Buffer::Access::kRead);
-    segments_.resize(segment_rows.rows("segments", 4, sizeof(uint64_t)));
-    static_assert(sizeof(Segment) == 4 * sizeof(uint64_t));
-    std::memcpy(segments_.data(), segment_rows.bytes().data(), segment_rows.bytes().size());
+    read_segments(segments, access);
     if (!has_segments && !segments_.empty()) {
         refuse("check_only keeps no words, but there are ", segments_.size(), " segments.");
     }
@@ -109,10 +106,27 @@ RunArguments::RunArguments(nb::sequence buffers, nb::handle segments, nb::handle
     }
 }
 
+void RunArguments::read_segments(nb::handle segments, Buffer::Access access) {
+    const size_t n_columns = access == Buffer::Access::kWrite ? 5 : 4;
+    const Buffer rows(segments, "segments", Buffer::Access::kRead);
+    segments_.resize(rows.rows("segments", n_columns, sizeof(uint64_t)));
+    static_assert(sizeof(Segment) == 5 * sizeof(uint64_t));
+    for (size_t i = 0; i < segments_.size(); ++i) {
+        const size_t row_bytes = n_columns * sizeof(uint64_t);
+        std::memcpy(&segments_[i], rows.bytes().data() + i * row_bytes, row_bytes);
+    }
+}
+
 void RunArguments::check_chunk(size_t i, std::span<const Segment> segments) const {
     const ChunkShape& shape = chunks_[i].shape;
-    const size_t word_bytes = dtype_of(shape.dtype).container_bytes;
     for (const Segment& segment : segments) {
+        const bool is_rounded = segment.rule == kRounded && shape.dtype == kRoundFrom;
+        if (segment.rule != kAsStored && !is_rounded) {
+            refuse("A segment of chunks[", i, "] of dtype ", shape.dtype, " has rule ",
+                   segment.rule, "; 0 is possible, and 2 where the dtype is float32.");
+        }
+        const size_t word_bytes =
+            is_rounded ? kRoundToBytes : dtype_of(shape.dtype).container_bytes;
         if (segment.buffer >= spans_.size()) {
             refuse("A segment of chunks[", i, "] names buffer ", segment.buffer, " of ",
                    spans_.size(), ".");

@@ -63,7 +63,8 @@ void require_apart(const Buffer& written, const char* written_name, const Buffer
 class RunArguments {
 public:
     // Without `has_segments` the chunks have none, whatever the table says. What is read is to be
-    // encoded: its chunks have a fifth column, the columns of the matrix.
+    // encoded: its chunks have a fifth column, the columns of the matrix. What is written was
+    // decoded: its segments have a fifth column, the rule.
     RunArguments(nanobind::sequence buffers, nanobind::handle segments, nanobind::handle chunks,
                  Buffer::Access access, bool has_segments = true);
 
@@ -79,6 +80,7 @@ public:
     std::span<const std::span<const uint8_t>> readable() const noexcept { return readable_; }
 
 private:
+    void read_segments(nanobind::handle segments, Buffer::Access access);
     void check_chunk(size_t i, std::span<const Segment> segments) const;
 
     std::deque<Buffer> held_;

@@ -187,6 +187,16 @@ std::pair<int, size_t> py_decode_run(nb::handle frames, nb::handle records, nb::
     return {static_cast<int>(result.status), result.chunk};
 }
 
+bool py_derives(nb::handle source, nb::handle target, int rule) {
+    if (rule != static_cast<int>(Rule::kCopy) && rule != static_cast<int>(Rule::kRound)) {
+        refuse("rule must be 1 (copy) or 2 (round), not ", rule, ".");
+    }
+    const Buffer from(source, "source", Buffer::Access::kRead);
+    const Buffer to(target, "target", Buffer::Access::kRead);
+    const nb::gil_scoped_release release;
+    return derives(from.bytes(), to.bytes(), static_cast<Rule>(rule));
+}
+
 nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
                           const std::string& codec, std::optional<bool> block_map) {
     const Dtype& known = checked_dtype(dtype);
@@ -300,6 +310,7 @@ NB_MODULE(_native, m) {
           nb::arg("align_bytes"));
     m.def("decode_run", &py_decode_run, nb::arg("frames"), nb::arg("records"), nb::arg("chunks"),
           nb::arg("buffers"), nb::arg("segments"), nb::kw_only(), nb::arg("check_only") = false);
+    m.def("derives", &py_derives, nb::arg("source"), nb::arg("target"), nb::arg("rule"));
     m.def("encode_frame", &py_encode_frame, nb::arg("words"), nb::arg("dtype"), nb::kw_only(),
           nb::arg("chunk") = 0, nb::arg("codec") = "auto", nb::arg("block_map") = nb::none());
     m.def("decode_frame", &py_decode_frame, nb::arg("frame"), nb::arg("words_out"));

@@ -52,6 +52,27 @@ Status find_frame(std::span<const uint8_t> frames, const uint8_t* record, const 
     return as_laid_out ? Status::kOk : Status::kLayoutMismatch;
 }
 
+// The segment into which a chunk can be decoded at once, or none.
+const Segment* whole_segment(std::span<const Segment> segments, const ChunkShape& shape) noexcept {
+    for (const Segment& segment : segments) {
+        if (segment.rule == kAsStored && segment.n_words == shape.n_words) {
+            return &segment;
+        }
+    }
+    return nullptr;
+}
+
+void fill(const Segment& segment, std::span<const uint8_t> words, size_t word_bytes,
+          std::span<const std::span<uint8_t>> buffers) noexcept {
+    const uint8_t* from = words.data() + segment.word_offset * word_bytes;
+    uint8_t* to = buffers[segment.buffer].data() + segment.byte_offset;
+    if (segment.rule == kRounded) {
+        round_words(from, segment.n_words, to);
+    } else {
+        std::memmove(to, from, segment.n_words * word_bytes);  // a caller may ask twice
+    }
+}
+
 Status decode_chunk(std::span<const uint8_t> frame, const FrameHeader& header,
                     const ChunkShape& shape, std::span<const std::span<uint8_t>> buffers,
                     std::span<const Segment> segments, std::span<uint8_t> scratch,
@@ -59,20 +80,19 @@ Status decode_chunk(std::span<const uint8_t> frame, const FrameHeader& header,
     if (segments.empty()) {
         return decode_frame(frame, header, {}, workspace);
     }
-    if (covers_chunk(segments, shape)) {
-        const std::span<uint8_t> words =
-            buffers[segments[0].buffer].subspan(segments[0].byte_offset, chunk_bytes(shape));
-        return decode_frame(frame, header, words, workspace);
-    }
-    const std::span<uint8_t> words = scratch.first(chunk_bytes(shape));
+    const Segment* const whole = whole_segment(segments, shape);
+    const std::span<uint8_t> words =
+        whole == nullptr ? scratch.first(chunk_bytes(shape))
+                         : buffers[whole->buffer].subspan(whole->byte_offset, chunk_bytes(shape));
     if (const Status status = decode_frame(frame, header, words, workspace);
         status != Status::kOk) {
         return status;
     }
     const size_t word_bytes = dtype_of(shape.dtype).container_bytes;
     for (const Segment& segment : segments) {
-        std::memcpy(buffers[segment.buffer].data() + segment.byte_offset,
-                    words.data() + segment.word_offset * word_bytes, segment.n_words * word_bytes);
+        if (&segment != whole) {
+            fill(segment, words, word_bytes, buffers);
+        }
     }
     return Status::kOk;
 }

@@ -4,9 +4,14 @@
 #include <cstdint>
 #include <span>
 
+#include "derive.h"
 #include "frame.h"
 
 namespace ogds {
+
+// What a segment's words are: those of the chunk, or bfloat16 words rounded from its float32 words.
+constexpr uint64_t kAsStored = 0;
+constexpr uint64_t kRounded = static_cast<uint64_t>(Rule::kRound);
 
 // A piece of a chunk in one of the caller's buffers.
 struct Segment {
@@ -14,6 +19,7 @@ struct Segment {
     uint64_t byte_offset;
     uint64_t word_offset;  // in the chunk
     uint64_t n_words;
+    uint64_t rule = kAsStored;
 };
 
 struct RunChunk {

@@ -95,6 +95,24 @@ void a_part_of_a_chunk_can_be_read(const Run3& run) {
     CHECK(std::memcmp(words[0].data() + 440, run.words[1].data() + 4 * 100, 600) == 0);
 }
 
+// The second chunk, of float32, whole, and words [100, 400) of it rounded.
+void a_chunk_is_also_given_rounded(const Run3& run) {
+    Run3 both = run;
+    both.segments = {{1, 2, 100, 300, kRounded}, {0, 0, 0, 600}};
+    both.chunks[0].n_segments = 0;
+    both.chunks[1].n_segments = 2;
+    both.chunks[2].n_segments = 0;
+    std::vector<Bytes> words = {Bytes(4 * 600), Bytes(2 + 2 * 300)};
+    CHECK(decode(both, words).status == Status::kOk);
+    CHECK(std::memcmp(words[0].data(), run.words[1].data() + 4 * 300, 4 * 300) == 0);
+    const std::span<const uint8_t> source = std::span(words[0]).subspan(4 * 100, 4 * 300);
+    const std::span<uint8_t> target = std::span(words[1]).subspan(2);
+    CHECK(derives(source, target, Rule::kRound));
+    target[2 * 299] ^= 1;
+    CHECK(!derives(source, target, Rule::kRound));
+    CHECK(!derives(source, target, Rule::kCopy));
+}
+
 void another_frame_than_meant_is_refused(const Run3& run) {
     std::vector<Bytes> words = run.words;
     const auto expect = [&](const Run3& changed, Status status) {
@@ -131,6 +149,7 @@ int main() {
         frames_lie_end_to_end(run);
         pieces_come_back_to_their_places(run);
         a_part_of_a_chunk_can_be_read(run);
+        a_chunk_is_also_given_rounded(run);
         another_frame_than_meant_is_refused(run);
     }
 }
