@@ -22,9 +22,17 @@ from typing import Any
 
 import numpy as np
 
+from orbax_gds.codecs.reference_ans import Ans
 from orbax_gds.codecs.reference_bytes import crc32c
-from orbax_gds.codecs.reference_frame import decode_frame, encode_frame, parse_frame_header
+from orbax_gds.codecs.reference_frame import (
+    decode_frame,
+    encode_frame,
+    parse_frame_header,
+    supports,
+)
 from orbax_gds.codecs.reference_ladder import Ladder
+from orbax_gds.codecs.reference_modelled import Model
+from orbax_gds.codecs.reference_prediction import Prediction
 from orbax_gds.codecs.reference_stripe import (
     Box,
     Shard,
@@ -41,8 +49,11 @@ from orbax_gds.dtypes import Dtype, dtype_by_id, dtype_by_name
 from orbax_gds.errors import Corrupt, NotFound, Truncated, Unsupported
 
 __all__ = [
+    "Ans",
     "Box",
     "Ladder",
+    "Model",
+    "Prediction",
     "Shard",
     "boxes_of",
     "crc32c",
@@ -55,6 +66,7 @@ __all__ = [
     "parse_manifest",
     "read_item",
     "scan_stripe",
+    "supports",
     "write_stripe",
 ]
 

@@ -4,24 +4,40 @@ Slow and clear: every table of the document is a line here. Entered through `cod
 """
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from orbax_gds.codecs.reference_ans import ANS_SPLITS, Ans, decode_ans, encode_ans
 from orbax_gds.codecs.reference_bytes import Cursor, align, check_crc, crc32c
 from orbax_gds.codecs.reference_ladder import Ladder, decode_ladder, encode_ladder
+from orbax_gds.codecs.reference_modelled import (
+    MODELLED_SPLITS,
+    Model,
+    decode_modelled,
+    encode_modelled,
+)
+from orbax_gds.codecs.reference_zstd import decode_zstd, encode_zstd
 from orbax_gds.dtypes import Dtype, dtype_by_id
 from orbax_gds.errors import Corrupt, Truncated, Unsupported
 
 FRAME = struct.Struct("<4sBBHIIIIII")
 FRAME_MAGIC = b"OGF1"
-CODECS = {0: "raw", 1: "ladder"}
+CODECS = {0: "raw", 1: "ladder", 2: "modelled", 3: "ans", 4: "zstd"}
 BLOCK_MAP_FLAG = 1
 BLOCK_WORDS = 256
 NORMAL, ZERO, CONSTANT = 0, 1, 2  # block codes
 MAX_CHUNK_WORDS = 1 << 28
 MAX_FRAME_BYTES = (1 << 31) - 1
+
+
+def supports(codec: str, dtype: Dtype) -> bool:
+    """Return whether a codec codes words of a dtype. FORMAT §7."""
+    if codec == "ladder":
+        return dtype.split is not None
+    if codec == "modelled":
+        return dtype.split in MODELLED_SPLITS
+    return codec != "ans" or dtype.bits <= 8 or dtype.split in ANS_SPLITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +78,9 @@ def parse_frame_header(data: bytes, where: str = "frame") -> FrameHeader:
     if flags & ~BLOCK_MAP_FLAG:
         raise Corrupt(f"{where}: frame flags {flags:#06x} hold a reserved bit.")
     dtype = dtype_by_id(dtype_id)
-    if CODECS[codec] == "ladder" and dtype.split is None:
-        raise Corrupt(f"{where}: codec ladder has no split for dtype {dtype.name}.")
+    if not supports(CODECS[codec], dtype):
+        error = Corrupt if CODECS[codec] == "ladder" else Unsupported
+        raise error(f"{where}: codec {CODECS[codec]} does not code dtype {dtype.name}.")
     if not 1 <= n_words <= MAX_CHUNK_WORDS:
         raise Corrupt(f"{where}: a chunk of {n_words} words; 1 to {MAX_CHUNK_WORDS} are allowed.")
     if (
@@ -114,7 +131,10 @@ def encode_frame(
     chunk: int = 0,
     block_map: bool = False,
     align_bytes: int = 64,
+    columns: int = 0,
     ladder: Ladder | None = None,
+    model: Model | None = None,
+    ans: Ans | None = None,
 ) -> bytes:
     """Code one chunk as a frame.
 
@@ -125,17 +145,27 @@ def encode_frame(
         chunk: Number of the chunk in its stripe.
         block_map: Write a block map (FORMAT §7.1).
         align_bytes: Lengthen the frame with zeros to a multiple of this.
+        columns: Words in a row of the chunk as a matrix, so that modelled and ans predict
+            exponents; 0 = no prediction.
         ladder: Header of the ladder; by default one that fits the words.
+        model: Header of the modelled coding, likewise.
+        ans: Header of the ans coding, likewise.
     """
     words = words.astype(dtype.word_dtype) & dtype.word_dtype.type((1 << dtype.bits) - 1)
-    payload = b""
-    normal = words
-    if block_map:
-        payload, normal = _encode_blocks(words)
+    if not supports(codec, dtype):
+        raise Unsupported(f"Codec {codec} does not code dtype {dtype.name}.")
+    payload, places = _encode_blocks(words) if block_map else (b"", np.arange(words.size))
+    normal = words[places]
     if codec == "raw":
         payload += encode_raw(normal, dtype)
-    elif normal.size:
+    elif codec == "ladder":
         payload += encode_ladder(normal, dtype, ladder)
+    elif codec == "modelled":
+        payload += encode_modelled(normal, dtype, places, words.size, model=model, columns=columns)
+    elif codec == "ans":
+        payload += encode_ans(normal, dtype, places, words.size, ans=ans, columns=columns)
+    else:
+        payload += encode_zstd(normal, dtype)
     return frame_payload(
         payload,
         dtype,
@@ -167,6 +197,7 @@ def frame_payload(
 
 
 def _encode_blocks(words: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """Return the block map with its constants, and the places of the normal words."""
     blocks = [words[at : at + BLOCK_WORDS] for at in range(0, words.size, BLOCK_WORDS)]
     codes = [
         NORMAL if (block != block[0]).any() else CONSTANT if block[0] else ZERO for block in blocks
@@ -175,21 +206,15 @@ def _encode_blocks(words: np.ndarray) -> tuple[bytes, np.ndarray]:
     for b, code in enumerate(codes):
         block_map[b // 4] |= code << 2 * (b % 4)
     constants = [block[:1] for block, code in zip(blocks, codes, strict=True) if code == CONSTANT]
-    normal = [block for block, code in zip(blocks, codes, strict=True) if code == NORMAL]
-    nothing = words[:0]
-    return (
-        bytes(block_map) + np.concatenate([nothing, *constants]).tobytes(),
-        np.concatenate([nothing, *normal]),
-    )
+    is_normal = np.repeat(np.array(codes) == NORMAL, BLOCK_WORDS)[: words.size]
+    mapped = bytes(block_map) + np.concatenate([words[:0], *constants]).tobytes()
+    return mapped, np.flatnonzero(is_normal)
 
 
 def _decode_payload(payload: Cursor, header: FrameHeader) -> np.ndarray:
-    decode: Callable[[Cursor, int, Dtype], np.ndarray] = (
-        decode_raw if CODECS[header.codec] == "raw" else decode_ladder
-    )
     dtype = header.dtype
     if not header.flags & BLOCK_MAP_FLAG:
-        words = decode(payload, header.n_words, dtype)
+        words = _decode_words(payload, header, np.arange(header.n_words))
         payload.finish()
         return words
     n_blocks = -(-header.n_words // BLOCK_WORDS)
@@ -205,13 +230,27 @@ def _decode_payload(payload: Cursor, header: FrameHeader) -> np.ndarray:
     if (constants >> (dtype.bits - 1) > 1).any():
         raise Corrupt(f"{payload.where}: a constant word has more than {dtype.bits} bits.")
     is_normal = np.repeat(codes == NORMAL, BLOCK_WORDS)[: header.n_words]
-    normal = decode(payload, int(is_normal.sum()), dtype)
+    normal = _decode_words(payload, header, np.flatnonzero(is_normal))
     payload.finish()
     per_block = np.zeros(n_blocks, dtype.word_dtype)
     per_block[codes == CONSTANT] = constants
     words = np.repeat(per_block, BLOCK_WORDS)[: header.n_words]
     words[is_normal] = normal
     return words
+
+
+def _decode_words(payload: Cursor, header: FrameHeader, places: np.ndarray) -> np.ndarray:
+    """Decode the words at these places of the chunk."""
+    codec, dtype = CODECS[header.codec], header.dtype
+    if codec == "raw":
+        return decode_raw(payload, places.size, dtype)
+    if codec == "ladder":
+        return decode_ladder(payload, places.size, dtype)
+    if codec == "modelled":
+        return decode_modelled(payload, dtype, places, header.n_words)
+    if codec == "ans":
+        return decode_ans(payload, dtype, places, header.n_words)
+    return decode_zstd(payload, places.size, dtype)
 
 
 def encode_raw(words: np.ndarray, dtype: Dtype) -> bytes:
