@@ -247,6 +247,7 @@ def test_the_worked_example_decodes_to_its_words() -> None:
         np.testing.assert_array_equal(reference.decode_frame(frame)[1], expected)
 
 
+NATIVE = [(codec.id, dtype) for codec in CODECS for dtype in DTYPES if codec.supports(dtype)]
 GOOD = json.loads((GOLDEN / "frames.json").read_text())
 REFUSED = json.loads((GOLDEN / "refused.json").read_text())
 
@@ -256,9 +257,10 @@ def test_golden_frames_are_read_for_ever(name: str) -> None:
     golden = GOOD[name]
     frame = bytes.fromhex(golden["frame"])
     header, words = reference.decode_frame(frame)
-    native = decode_on_every_isa(frame, golden["n_words"], header.dtype.word_dtype)
-    for decoded in (words, native):
-        assert f"{_native.crc32c(decoded):08x}" == golden["words_crc32c"]
+    assert f"{_native.crc32c(words):08x}" == golden["words_crc32c"]
+    if (header.codec, header.dtype) in NATIVE:
+        native = decode_on_every_isa(frame, golden["n_words"], header.dtype.word_dtype)
+        assert f"{_native.crc32c(native):08x}" == golden["words_crc32c"]
 
 
 def test_every_dtype_and_coding_has_golden_frames() -> None:

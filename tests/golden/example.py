@@ -9,7 +9,7 @@ from orbax_gds.codecs.reference import Ladder
 from orbax_gds.dtypes import dtype_by_name
 
 HEADING = "### 7.5 Worked example\n"
-NEXT_HEADING = "## 8. Reading\n"
+NEXT_HEADING = "### 7.6 modelled\n"
 
 WORDS = np.frombuffer(
     bytes.fromhex(
