@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from golden import example
+from golden import example, example_codings
 from isas import decode_on_every_isa
 
 import orbax_gds
@@ -25,6 +25,7 @@ from orbax_gds.codecs import (
 from orbax_gds.dtypes import DTYPES, SPLITS, dtype_by_id, dtype_by_name, dtype_of, words_of
 
 DASH = "\N{EN DASH}"
+NATIVE = [(codec.id, dtype) for codec in CODECS for dtype in DTYPES if codec.supports(dtype)]
 GOLDEN = Path(__file__).parent / "golden"
 FORMAT = files("orbax_gds").joinpath("FORMAT.md").read_text()
 
@@ -215,17 +216,18 @@ def test_stripe_names_are_those_of_the_document() -> None:
     assert f"`{stripe.file_name(0)}`, `{stripe.file_name(1)}`" in section("2")
 
 
-# --- FORMAT §7.5 and the golden bytes -------------------------------------------------------------
+# --- FORMAT §7.5, §7.9 and the golden bytes -------------------------------------------------------
 
 
-def test_the_worked_example_is_what_the_reference_writes() -> None:
+def test_the_worked_examples_are_what_the_reference_writes() -> None:
     assert example.section() == example.HEADING + section("7.5")
+    assert example_codings.section() == example_codings.HEADING + section("7.9")
 
 
-def frames_printed() -> list[bytes]:
-    """Return the frames of the worked example, put together from its tables."""
+def frames_printed(number: str) -> list[bytes]:
+    """Return the frames of the worked examples of a section, put together from its tables."""
     frames = []
-    for table in tables("7.5"):
+    for table in tables(number):
         if table[0][0] == "0":
             frame = b""
             for offset, digits, meaning in table:
@@ -237,17 +239,21 @@ def frames_printed() -> list[bytes]:
     return frames
 
 
-def test_the_worked_example_decodes_to_its_words() -> None:
-    ladder, mapped = frames_printed()
+def test_the_worked_examples_decode_to_their_words() -> None:
+    ladder, mapped = frames_printed("7.5")
     words = np.array([int(word, 16) for word in tables("7.5")[0][0][1].split()], np.uint16)
     nibbles = np.array([0] * 256 + [7] * 256 + [1, 2, 3, 4, 5, 15, 0], np.uint8)
-    for frame, expected in ((ladder, words), (mapped, nibbles)):
-        native = decode_on_every_isa(frame, expected.size, expected.dtype)
-        np.testing.assert_array_equal(native, expected)
-        np.testing.assert_array_equal(reference.decode_frame(frame)[1], expected)
+    modelled, ans = frames_printed("7.9")
+    positive = np.array([int(word, 16) for word in tables("7.9")[0][0][1].split()], np.uint32)
+    pairs = np.array(tables("7.9")[2][0][1].split(), np.uint8)
+    for frame, expected in ((ladder, words), (mapped, nibbles), (modelled, positive), (ans, pairs)):
+        header, decoded = reference.decode_frame(frame)
+        np.testing.assert_array_equal(decoded, expected)
+        if (header.codec, header.dtype) in NATIVE:
+            native = decode_on_every_isa(frame, expected.size, expected.dtype)
+            np.testing.assert_array_equal(native, expected)
 
 
-NATIVE = [(codec.id, dtype) for codec in CODECS for dtype in DTYPES if codec.supports(dtype)]
 GOOD = json.loads((GOLDEN / "frames.json").read_text())
 REFUSED = json.loads((GOLDEN / "refused.json").read_text())
 

@@ -1,5 +1,6 @@
 """The worked example of FORMAT §7.5, made by the reference."""
 
+import struct
 from collections.abc import Iterator
 
 import numpy as np
@@ -7,6 +8,8 @@ import numpy as np
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Ladder
 from orbax_gds.dtypes import dtype_by_name
+
+Field = tuple[int, str]  # length in bytes, meaning
 
 HEADING = "### 7.5 Worked example\n"
 NEXT_HEADING = "### 7.6 modelled\n"
@@ -70,19 +73,10 @@ def _ladder_part() -> Iterator[str]:
     yield f"`{_list(level_1)}`. Level 1 writes min(r, 3) and hands on what is left of the threes:"
     yield f"`{_list(level_2)}`. The frame, from its first byte:"
     yield ""
-    yield from _bytes_table(
+    yield from bytes_table(
         frame,
         [
-            (4, "magic `OGF1`"),
-            (1, "codec 1, ladder"),
-            (1, "dtype 16, bfloat16"),
-            (2, "flags: no block map"),
-            (4, "n_words 20"),
-            (4, f"payload_bytes {int.from_bytes(frame[12:16], 'little')}"),
-            (4, f"frame_bytes {len(frame)}"),
-            (4, "chunk 7"),
-            (4, f"CRC32C of bytes 32 to {len(frame) - 1}: {frame[27:23:-1].hex()}"),
-            (4, f"CRC32C of bytes 0 to 27: {frame[31:27:-1].hex()}"),
+            *frame_header_fields(frame, "codec 1, ladder", "dtype 16, bfloat16"),
             (1, "emax 126"),
             (1, "0"),
             (2, "levels: codes 1, 2, 3 in bits 0, 2, 4: widths 1, 2, 4"),
@@ -97,7 +91,6 @@ def _ladder_part() -> Iterator[str]:
             (1, "level 2: values 0 and 1, bit 0"),
             (3, "level 2: bits 1, 2, 3"),
             (2, "escapes: exponents 0 and 255"),
-            (len(frame) - 83, f"{len(frame) - 83} zeros"),
         ],
     )
 
@@ -107,32 +100,41 @@ def _block_map_part() -> Iterator[str]:
     yield "Chunk 8 is 519 words of uint4: 256 times 0, 256 times 7, then 1, 2, 3, 4, 5, 15, 0. It"
     yield "is raw, with a block map: block 0 has code 1, block 1 code 2, block 2 (7 words) code 0:"
     yield ""
-    yield from _bytes_table(
+    yield from bytes_table(
         frame,
         [
-            (4, "magic `OGF1`"),
-            (1, "codec 0, raw"),
-            (1, "dtype 11, uint4"),
-            (2, "flags: bit 0, block map"),
-            (4, "n_words 519"),
-            (4, f"payload_bytes {int.from_bytes(frame[12:16], 'little')}"),
-            (4, f"frame_bytes {len(frame)}"),
-            (4, "chunk 8"),
-            (4, f"CRC32C of bytes 32 to {len(frame) - 1}: {frame[27:23:-1].hex()}"),
-            (4, f"CRC32C of bytes 0 to 27: {frame[31:27:-1].hex()}"),
+            *frame_header_fields(frame, "codec 0, raw", "dtype 11, uint4"),
             (1, "block map: codes 1, 2, 0 in bits 0, 2, 4"),
             (1, "the word of block 1"),
             (4, "7 words of 4 bits; the last half byte is unused"),
-            (len(frame) - 38, f"{len(frame) - 38} zeros"),
         ],
     )
 
 
-def _bytes_table(frame: bytes, fields: list[tuple[int, str]]) -> Iterator[str]:
+def frame_header_fields(frame: bytes, codec: str, dtype: str) -> list[Field]:
+    """Return lengths and meanings of the fields of the header of a frame."""
+    n_words, payload_bytes, frame_bytes, chunk = struct.unpack("<4I", frame[8:24])
+    return [
+        (4, "magic `OGF1`"),
+        (1, codec),
+        (1, dtype),
+        (2, "flags: bit 0, block map" if frame[6] else "flags: no block map"),
+        (4, f"n_words {n_words}"),
+        (4, f"payload_bytes {payload_bytes}"),
+        (4, f"frame_bytes {frame_bytes}"),
+        (4, f"chunk {chunk}"),
+        (4, f"CRC32C of bytes 32 to {len(frame) - 1}: {frame[27:23:-1].hex()}"),
+        (4, f"CRC32C of bytes 0 to 27: {frame[31:27:-1].hex()}"),
+    ]
+
+
+def bytes_table(frame: bytes, fields: list[Field]) -> Iterator[str]:
+    """Yield the lines of a table of the frame's bytes, up to the zeros at its end."""
+    n_zeros = len(frame) - sum(n_bytes for n_bytes, _ in fields)
     yield "| offset | bytes | |"
     yield "|---|---|---|"
     at = 0
-    for n_bytes, meaning in fields:
+    for n_bytes, meaning in [*fields, (n_zeros, f"{n_zeros} zeros")]:
         field = frame[at : at + n_bytes]
         text = field.hex(" ") if n_bytes < 21 or any(field) else "00 … 00"
         yield f"| {at} | `{text}` | {meaning} |"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
-from words import blocks, narrow, noise
+from golden.words import blocks, narrow, noise
 
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Ans, Ladder, Model, Prediction

@@ -1,7 +1,7 @@
-"""Write the golden files: `python tests/golden/make.py`.
+"""Write the golden files: `cd tests && python -m golden.make`.
 
 Golden bytes are read for ever, so what is there is never changed: this adds what is missing. It
-also writes the worked example of FORMAT §7.5 between its headings.
+also writes the worked examples of FORMAT §7.5 and §7.9 between their headings.
 
 Files:
     frames.json: good frames as hex, each with the CRC32C of its words in memory.
@@ -13,11 +13,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import example
 import numpy as np
-from frames import frames
-from refused import refused
-from words import narrow, noise
+from golden import example, example_codings
+from golden.frames import frames
+from golden.refused import refused
+from golden.words import narrow, noise
 
 import orbax_gds
 from orbax_gds.codecs import reference
@@ -142,9 +142,13 @@ def write() -> None:
                 for path, leaf in reference.read_item(directory).items()
             }
             path.write_text(json.dumps(leaves, indent=1) + "\n")
-    before, _, rest = FORMAT.read_text().partition(example.HEADING)
-    _, _, after = rest.partition(example.NEXT_HEADING)
-    FORMAT.write_text(before + example.section() + example.NEXT_HEADING + after)
+    for made in (example, example_codings):
+        before, heading, rest = FORMAT.read_text().partition(made.HEADING)
+        if not heading:
+            before, _, rest = before.partition(made.NEXT_HEADING)
+            rest = made.NEXT_HEADING + rest
+        _, _, after = rest.partition(made.NEXT_HEADING)
+        FORMAT.write_text(before + made.section() + made.NEXT_HEADING + after)
 
 
 def crc_of(words: np.ndarray) -> str:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-import example
-from refused_codings import refused_codings
-from resealing import resealed
-from words import blocks, noise
+from golden import example
+from golden.refused_codings import refused_codings
+from golden.resealing import resealed
+from golden.words import blocks, noise
 
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Ladder

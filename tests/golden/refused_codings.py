@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import zstandard
-from resealing import payload_of, resealed, with_payload
-from words import narrow, noise
+from golden.resealing import payload_of, resealed, with_payload
+from golden.words import narrow, noise
 
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Ans, Ladder, Model, Prediction
