@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from benchmarks.machine import Machine
 
@@ -42,6 +43,8 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
         relation: Whether the figure must be at least or at most `limit`.
         limit: The promise.
         verdict: "pass", "FAIL" or "not measured".
+        reason: Why it was not met, written by hand into the recorded result; a later record of
+            the same benchmark keeps it for as long as the bar is not met.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     relation: Literal[">=", "<="]
     limit: float
     verdict: Literal["pass", "FAIL", "not measured"]
+    reason: str = ""
 
 
 def make_bar(name: str, measured: float | None, relation: Literal[">=", "<="], limit: float) -> Bar:
@@ -80,6 +84,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
     rows: list[Row]
     bars: list[Bar]
+
+
+def with_reasons(result: Result, before: Result) -> Result:
+    """Return a result whose bars that are not met have the reasons of an earlier record."""
+    reasons = {bar.name: bar.reason for bar in before.bars}
+    bars = [
+        bar if bar.verdict == "pass" else replace(bar, reason=reasons.get(bar.name, bar.reason))
+        for bar in result.bars
+    ]
+    return replace(result, bars=bars)
 
 
 def find_row(rows: list[Row], *, group: str, name: str) -> Row | None:

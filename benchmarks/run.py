@@ -17,14 +17,15 @@ import msgspec
 from benchmarks import codec, save
 from benchmarks.machine import machine_card
 from benchmarks.progress import say
-from benchmarks.result import RESULTS_DIRECTORY, Result, read_result, write_result
+from benchmarks.result import RESULTS_DIRECTORY, Result, read_result, with_reasons, write_result
 from benchmarks.table import result_markdown
 
 ROOT = Path(__file__).parents[1]
 SCRATCH_DIRECTORY = ROOT / ".cache" / "benchmarks"
 RESULTS_MARKDOWN = ROOT / "benchmarks" / "RESULTS.md"
 
-# A benchmark is a module with TITLE, TABLES, add_arguments(parser), measure(arguments).
+# A benchmark is a module with TITLE, TABLES, add_arguments(parser), measure(arguments); where it
+# has picture(result), the SVG that this returns stands beside the recorded result.
 BENCHMARKS: dict[str, types.ModuleType] = {"codec": codec, "save": save}
 
 
@@ -32,15 +33,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     chosen = _parser().parse_args(arguments)
     if chosen.benchmark == "render":
-        RESULTS_MARKDOWN.write_text(results_markdown(RESULTS_DIRECTORY))
+        render(RESULTS_DIRECTORY)
         return 0
     chosen.directory.mkdir(parents=True, exist_ok=True)
     result = run_benchmark(chosen)
     write_result(result, SCRATCH_DIRECTORY / f"{chosen.benchmark}.json")
     if chosen.record is not None:
         suffix = f"-{chosen.record}" if chosen.record else ""
-        write_result(result, RESULTS_DIRECTORY / f"{chosen.benchmark}{suffix}.json")
-        RESULTS_MARKDOWN.write_text(results_markdown(RESULTS_DIRECTORY))
+        path = RESULTS_DIRECTORY / f"{chosen.benchmark}{suffix}.json"
+        if path.exists():
+            result = with_reasons(result, read_result(path))
+        write_result(result, path)
+        render(RESULTS_DIRECTORY)
     print(msgspec.json.encode(result).decode() if chosen.json else _markdown(result))
     failed = [bar.name for bar in result.bars if bar.verdict != "pass"]
     for name in failed:
@@ -73,13 +77,31 @@ def results_markdown(directory: Path) -> str:
         "Written by `python -m benchmarks.run render` from the raw samples in `results/`. Rows "
         "that lose stay; a bar that fails says so. GB/s and GB are 1e9.\n",
     ]
-    parts += [_markdown(read_result(path)) for path in sorted(directory.glob("*.json"))]
+    for path in sorted(directory.glob("*.json")):
+        result = read_result(path)
+        picture = f"results/{path.stem}.svg" if picture_of(result) else None
+        parts.append(_markdown(result, picture))
     return "\n".join(parts)
 
 
-def _markdown(result: Result) -> str:
+def picture_of(result: Result) -> str | None:
+    """Return the picture of a result as SVG, None where its benchmark has none."""
+    draw = getattr(BENCHMARKS[result.benchmark], "picture", None)
+    return draw and draw(result)
+
+
+def render(directory: Path) -> None:
+    """Write RESULTS.md, and a picture beside every result of a benchmark that has one."""
+    for path in directory.glob("*.json"):
+        picture = picture_of(read_result(path))
+        if picture:
+            path.with_suffix(".svg").write_text(picture)
+    RESULTS_MARKDOWN.write_text(results_markdown(directory))
+
+
+def _markdown(result: Result, picture: str | None = None) -> str:
     module = BENCHMARKS[result.benchmark]
-    return result_markdown(result, module.TABLES, title=module.TITLE)
+    return result_markdown(result, module.TABLES, title=module.TITLE, picture=picture)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ import msgspec
 from benchmarks.progress import say
 from benchmarks.result import Bar, Row, find_row, make_bar
 from benchmarks.save_spec import SAVES, Answer, Spec
+from benchmarks.state import train_state
 from benchmarks.table import Column, Table
 
 ROOT = Path(__file__).parents[1]
@@ -107,7 +108,7 @@ def measure(arguments: argparse.Namespace) -> tuple[list[Row], list[Bar], list[s
     needed, free = 5 * n_bytes // 2, shutil.disk_usage(arguments.directory).free
     if free < needed:
         raise SystemExit(f"{arguments.directory} has {free:,} bytes free, {needed:,} are needed")
-    state, origin = _train_state(arguments)
+    state, origin = train_state(arguments.state, arguments.directory)
     rows = {name: Row(group=GROUP, name=name, skipped=_missing(name)) for name in arguments.methods}
     cold_by = set()
     for turn in range(arguments.rounds):
@@ -182,19 +183,6 @@ def _run_cell(spec: Spec) -> Answer:
         last = log.strip().splitlines()[-1:] or [f"exit status {process.returncode}"]
         raise CellError(f"{spec.action}: {last[0][:200]}", log[-4000:])
     return msgspec.json.decode(output.strip().splitlines()[-1], type=Answer)
-
-
-def _train_state(arguments: argparse.Namespace) -> tuple[Path, str]:
-    """Return the train state's path and what it is; train and cache one where none is given."""
-    if arguments.state is not None:
-        return arguments.state.resolve(), f"given, {arguments.state.name}"
-    path = arguments.directory / "trainstate-1.npz"
-    if not path.exists():
-        say("save: training a small transformer, once")
-        environment = {"JAX_PLATFORMS": "cpu", **os.environ}
-        command = [sys.executable, "-m", "benchmarks.train", str(path)]
-        subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    return path, "a 2.5 M parameter transformer, 200 steps, trained by benchmarks/train.py"
 
 
 def _missing(method: str) -> str | None:

@@ -54,16 +54,22 @@ def table_markdown(table: Table, rows: Sequence[Row]) -> str:
 
 
 def bars_markdown(bars: Sequence[Bar]) -> str:
-    """Write the bars, each with its figure and verdict."""
-    lines = [_line(["bar", "measured", "promised", "verdict"]), _line(["---"] * 4)]
+    """Write the bars, each with its figure and verdict, and why it was not met where one is."""
+    head = ["bar", "measured", "promised", "verdict"]
+    has_reasons = any(bar.reason for bar in bars)
+    lines = [_line([*head, "reason"] if has_reasons else head)]
+    lines.append(_line(["---"] * (len(head) + has_reasons)))
     for bar in bars:
         measured = "" if bar.measured is None else f"{bar.measured:.3f}"
-        lines.append(_line([bar.name, measured, f"{bar.relation} {bar.limit:g}", bar.verdict]))
+        cells = [bar.name, measured, f"{bar.relation} {bar.limit:.4g}", bar.verdict]
+        lines.append(_line([*cells, bar.reason] if has_reasons else cells))
     return "\n".join(lines)
 
 
-def result_markdown(result: Result, tables: Sequence[Table], *, title: str) -> str:
-    """Write a whole result: machine card, method, tables and bars."""
+def result_markdown(
+    result: Result, tables: Sequence[Table], *, title: str, picture: str | None = None
+) -> str:
+    """Write a whole result: machine card, method, tables, bars and a link to its picture."""
     machine = result.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     settings = ", ".join(f"{name} {value}" for name, value in result.settings.items())
@@ -74,6 +80,7 @@ def result_markdown(result: Result, tables: Sequence[Table], *, title: str) -> s
         f"{machine.kernel}, huge pages {machine.huge_pages}; {machine.file_system} on "
         f"{machine.disk}; {versions}.",
         "\n".join(f"- {note}" for note in result.notes),
+        *([f"![{title}]({picture})"] if picture else []),
         *(table_markdown(table, result.rows) for table in tables),
         bars_markdown(result.bars),
     ]

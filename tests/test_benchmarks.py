@@ -18,18 +18,24 @@ from benchmarks import codec, run, save, save_cell
 from benchmarks.machine import machine_card
 from benchmarks.methods import METHODS
 from benchmarks.process import cost
-from benchmarks.result import RESULTS_DIRECTORY, Result, Row, make_bar, read_result, write_result
+from benchmarks.result import (
+    RESULTS_DIRECTORY,
+    Bar,
+    Result,
+    Row,
+    make_bar,
+    read_result,
+    with_reasons,
+    write_result,
+)
 from benchmarks.save_spec import Answer, Spec
-from benchmarks.table import Column, Table, cell_text, table_markdown
+from benchmarks.table import Column, Table, bars_markdown, cell_text, table_markdown
 from benchmarks.tree import BFLOAT16, fill, plan_leaves, read_state
-from benchmarks.weights import as_bfloat16, gaussian, read_fp32
+from benchmarks.weights import gaussian
 from orbax_gds.bench.coders import FrameCoder
-from orbax_gds.bench.contenders import OURS, Contender
+from orbax_gds.bench.contenders import OURS
 
 ROOT = Path(__file__).parents[1]
-ABSENT = Contender(
-    name="absent", package="no_such_package", make=lambda arrays, n_threads: FrameCoder(arrays)
-)
 TINY_BYTES, TINY_LEAVES = 200_000, 10
 
 
@@ -75,37 +81,6 @@ def no_disk_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(save_cell, "empty_page_cache", lambda directory: "nothing")
 
 
-def test_codec_samples_every_column_for_each_repetition() -> None:
-    (row,) = codec.compare(
-        "gaussian bf16",
-        as_bfloat16(gaussian(100_000, seed=0)),
-        repetitions=2,
-        contenders=[one for one in codec.CONTENDERS if one.name == OURS],
-        sweep_bytes=4096,
-    )
-    assert row.skipped is None
-    assert row.samples["ratio"][0] > 1.4
-    for column in codec.TABLES[0].columns[1:]:
-        assert len(row.samples[column.quantity]) == 2
-
-
-def test_codec_row_of_an_absent_peer_says_why() -> None:
-    values = gaussian(10, seed=0)
-    (row,) = codec.compare("tiny", values, repetitions=1, contenders=[ABSENT], sweep_bytes=8)
-    assert row.skipped == "no_such_package is not installed (extra [bench])"
-    assert row.samples == {}
-
-
-def test_codec_refuses_a_coder_that_changes_a_bit() -> None:
-    class Wrong(FrameCoder):
-        def decoded(self) -> np.ndarray:
-            return super().decoded() ^ np.uint8(1)
-
-    wrong = Contender(name="wrong", make=lambda arrays, n_threads: Wrong(arrays))
-    with pytest.raises(RuntimeError, match="tiny: wrong: the decoded bits differ"):
-        codec.compare("tiny", gaussian(10, seed=0), repetitions=1, contenders=[wrong])
-
-
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize(("mode", "n_threads"), [("auto", 1), ("off", 1), ("auto", 3)])
 def test_frame_coder_returns_identical_bits_over_several_runs(
@@ -118,22 +93,6 @@ def test_frame_coder_returns_identical_bits_over_several_runs(
     assert coder.encode() > 0
     coder.decode()
     assert coder.decoded().tobytes() == b"".join(array.tobytes() for array in arrays)
-
-
-def test_read_fp32_takes_only_the_fp32_tensors_of_a_safetensors_file(tmp_path: Path) -> None:
-    values = np.arange(6, dtype=np.float32)
-    entries = {
-        "b": {"dtype": "F32", "shape": [2], "data_offsets": [24, 32]},
-        "ids": {"dtype": "I64", "shape": [1], "data_offsets": [16, 24]},
-        "a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
-        "__metadata__": {"format": "pt"},
-    }
-    header = msgspec.json.encode(entries)
-    content = values[:4].tobytes() + bytes(8) + values[4:].tobytes()
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header + content)
-    assert np.array_equal(read_fp32(path), values)
-    assert np.array_equal(read_fp32(path, name="b"), values[4:])
 
 
 @given(st.integers(4_000_000, 2_000_000_000))
@@ -266,6 +225,25 @@ def test_bar_passes_only_a_figure_within_its_promise(
     assert make_bar("b", measured, relation, 0.45).verdict == verdict
 
 
+def test_a_bar_keeps_its_reason_for_as_long_as_it_is_not_met() -> None:
+    def result(*bars: Bar) -> Result:
+        nothing = {"started": "", "settings": {}, "notes": [], "rows": []}
+        machine = machine_card(Path())
+        return Result(benchmark="codec", machine=machine, bars=list(bars), **nothing)
+
+    before = [
+        msgspec.structs.replace(make_bar(name, 1.0, ">=", 2.0), reason=f"why {name}")
+        for name in ("a", "b", "gone")
+    ]
+    now = [make_bar("a", 1.5, ">=", 2.0), make_bar("b", 2.5, ">=", 2.0), make_bar("c", 0, ">=", 1)]
+    kept = with_reasons(result(*now), result(*before)).bars
+    assert [bar.reason for bar in kept] == ["why a", "", ""]
+    assert bars_markdown(kept).splitlines()[2:4] == [
+        "| a | 1.500 | >= 2 | FAIL | why a |",
+        "| b | 2.500 | >= 2 | pass |  |",
+    ]
+
+
 def test_result_survives_json_and_renders(tmp_path: Path) -> None:
     result = Result(
         benchmark="codec",
@@ -298,6 +276,9 @@ def test_machine_card_is_filled_in(tmp_path: Path) -> None:
 def test_results_page_is_what_the_recorded_results_say() -> None:
     page = (ROOT / "benchmarks" / "RESULTS.md").read_text()
     assert page == run.results_markdown(RESULTS_DIRECTORY)
+    for path in RESULTS_DIRECTORY.glob("*.json"):
+        picture = run.picture_of(read_result(path))
+        assert picture is None or picture == path.with_suffix(".svg").read_text()
 
 
 @pytest.mark.slow

@@ -109,6 +109,8 @@ _ZIPNN_DTYPES = frozenset(
 
 CONTENDERS = (
     Contender(name=OURS, make=_ours("auto")),
+    Contender(name=f"{OURS} codec fast", make=_ours("fast")),
+    Contender(name=f"{OURS} codec max", make=_ours("max")),
     Contender(name=f"{OURS} codec off", make=_ours("off")),
     Contender(name="zipnn", package="zipnn", make=_zipnn, dtypes=_ZIPNN_DTYPES),
     Contender(name="zstd-1", package="zstandard", make=partial(_zstd, level=1)),
