@@ -3,7 +3,8 @@
 Arrays are anything that exports a contiguous buffer; words are unsigned integers as they lie in
 memory. Wrong arguments raise ValueError, or TypeError where the type is not the signature's;
 memory that would be written while it is read is a wrong argument. What is wrong with stored bytes
-is a status, a key of `STATUS`, so that the caller can say where it happened.
+is a status, a key of `STATUS`, so that the caller can say where it happened. For codec 4 the calls
+run `orbax_gds.codecs.zstd` with the GIL; what that raises, such as MemoryError, they raise.
 """
 
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ def encode_run(
     *,
     codec: str,
     align_bytes: int,
+    zstd_level: int = 0,
 ) -> int:
     """Code chunks end to end into `out`.
 
@@ -67,6 +69,7 @@ def encode_run(
             the start of `out`; apart from `buffers`.
         codec: "auto" (per chunk what is smallest; raw if little is saved) or "off" (raw).
         align_bytes: The last frame is lengthened so that the run is a multiple of this long.
+        zstd_level: Level of zstd for words without a split, 1 to 22; 0 leaves them raw.
 
     Returns:
         The number of bytes written to `out`.
@@ -114,8 +117,9 @@ def encode_frame(
     dtype: int,
     *,
     chunk: int = 0,
-    codec: Literal["auto", "off", "raw", "ladder"] = "auto",
+    codec: Literal["auto", "off", "raw", "ladder", "zstd"] = "auto",
     block_map: bool | None = None,
+    zstd_level: int = 3,
 ) -> bytes:
     """Return the frame of one chunk.
 
@@ -125,6 +129,7 @@ def encode_frame(
         chunk: Number of the chunk.
         codec: As in `encode_run`, or one codec even where another is smaller.
         block_map: True or False force the block map on or off; None uses it where it saves.
+        zstd_level: As in `encode_run`.
     """
 
 def decode_frame(frame: Buffer, words_out: Buffer) -> int:

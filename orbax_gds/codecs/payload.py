@@ -14,7 +14,9 @@ _HEADER_BYTES = 32
 _PAYLOAD_BYTES_AT = 12
 
 
-def encode_payload(words: np.ndarray, dtype: Dtype, codec: Literal["raw", "ladder"]) -> bytes:
+def encode_payload(
+    words: np.ndarray, dtype: Dtype, codec: Literal["raw", "ladder", "zstd"]
+) -> bytes:
     """Code words with the named codec, whether or not it pays, without a block map."""
     frame = _native.encode_frame(words, dtype.id, codec=codec, block_map=False)
     (payload_bytes,) = struct.unpack_from("<I", frame, _PAYLOAD_BYTES_AT)

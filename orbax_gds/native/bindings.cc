@@ -16,12 +16,14 @@
 #include "frame_info.h"
 #include "isa.h"
 #include "run.h"
+#include "zstd_calls.h"
 
 namespace nb = nanobind;
 using namespace ogds;
 
 namespace {
 
+constexpr int kMostZstdLevel = 22;                      // of the library
 constexpr size_t kKeptScratchBytes = size_t{16} << 20;  // a thread keeps at most this much
 
 // Memory of one thread, kept between calls: fresh pages cost more than coding what fills them.
@@ -55,10 +57,44 @@ private:
     std::unique_ptr<Workspace> workspace_;
 };
 
-Scratch& scratch() {
-    static thread_local Scratch scratch;
-    return scratch;
-}
+// The scratch of the thread, or another while a call of the same thread has it: zstd calls Python,
+// where a signal's handler may save.
+class Lease {
+public:
+    Lease() {
+        if (!kept().is_lent) {
+            kept().is_lent = true;
+            scratch_ = &kept().scratch;
+        } else {
+            own_ = std::make_unique<Scratch>();
+            scratch_ = own_.get();
+        }
+    }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    ~Lease() {
+        if (own_ == nullptr) {
+            scratch_->trim();
+            kept().is_lent = false;
+        }
+    }
+
+    Scratch* operator->() const noexcept { return scratch_; }
+
+private:
+    struct Kept {
+        Scratch scratch;
+        bool is_lent = false;
+    };
+
+    static Kept& kept() {
+        static thread_local Kept kept;
+        return kept;
+    }
+
+    Scratch* scratch_;
+    std::unique_ptr<Scratch> own_;
+};
 
 uint32_t crc32c(nb::handle data, uint32_t value) {
     const Buffer buffer(data, "data", Buffer::Access::kRead);
@@ -106,18 +142,25 @@ size_t py_max_frame_bytes(size_t n_words, uint32_t dtype) {
     return max_frame_bytes(static_cast<uint32_t>(n_words), known);
 }
 
-EncodeOptions options_of(const std::string& codec, std::optional<bool> block_map, bool one_frame) {
+EncodeOptions options_of(const std::string& codec, int zstd_level, std::optional<bool> block_map,
+                         bool one_frame) {
     EncodeOptions options;
+    if (zstd_level < 0 || zstd_level > kMostZstdLevel) {
+        refuse("zstd_level must be 0 to ", kMostZstdLevel, ", not ", zstd_level, ".");
+    }
     if (codec == "off") {
         options = {CodecChoice::kRaw, MapChoice::kNever};
     } else if (one_frame && codec == "raw") {
         options.codec = CodecChoice::kRaw;
     } else if (one_frame && codec == "ladder") {
         options.codec = CodecChoice::kLadder;
+    } else if (one_frame && codec == "zstd") {
+        options.codec = CodecChoice::kZstd;
     } else if (codec != "auto") {
-        refuse("codec must be ", one_frame ? "'auto', 'off', 'raw' or 'ladder'" : "'auto' or 'off'",
+        refuse("codec must be ", one_frame ? "'auto', 'off', 'raw', 'ladder' or 'zstd'" : "'auto' or 'off'",
                ", not '", codec, "'.");
     }
+    options.zstd_level = zstd_level;
     if (block_map.has_value()) {
         options.block_map = *block_map ? MapChoice::kAlways : MapChoice::kNever;
     }
@@ -136,8 +179,9 @@ void check_records(const Buffer& records, size_t n_chunks) {
 }
 
 size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunks, nb::handle out,
-                     nb::handle records, const std::string& codec, size_t align_bytes) {
-    const EncodeOptions options = options_of(codec, std::nullopt, false);
+                     nb::handle records, const std::string& codec, size_t align_bytes,
+                     int zstd_level) {
+    const EncodeOptions options = options_of(codec, zstd_level, std::nullopt, false);
     const RunArguments run(buffers, segments, chunks, Buffer::Access::kRead);
     run.require_cover();
     if (align_bytes == 0 || align_bytes % kFrameAlignment != 0 || align_bytes > kMaxFrameBytes) {
@@ -154,15 +198,16 @@ size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunk
         refuse("out has ", out_buffer.bytes().size(), " bytes; these ", run.chunks().size(),
                " chunks may need ", needed, ".");
     }
+    const Lease mine;
+    const ZstdCalls zstd(mine->workspace());
     RunResult result;
     {
         const nb::gil_scoped_release release;
-        Scratch& mine = scratch();
         result = encode_run(run.readable(), run.segments(), run.chunks(), options, align_bytes,
                             out_buffer.bytes(), record_buffer.bytes().data(),
-                            mine.words(scratch_bytes(run.chunks())), mine.workspace());
-        mine.trim();
+                            mine->words(scratch_bytes(run.chunks())), mine->workspace());
     }
+    zstd.rethrow(result.status);
     if (result.status != Status::kOk) {
         refuse_coding(("chunks[" + std::to_string(result.chunk) + "]").c_str(), result.status);
     }
@@ -177,13 +222,16 @@ std::pair<int, size_t> py_decode_run(nb::handle frames, nb::handle records, nb::
     check_records(record_buffer, run.chunks().size());
     run.require_apart_from(frame_buffer, "frames");
     run.require_apart_from(record_buffer, "records");
-    const nb::gil_scoped_release release;
-    Scratch& mine = scratch();
-    const size_t needed = run.segments().empty() ? 0 : scratch_bytes(run.chunks());
-    const RunResult result =
-        decode_run(frame_buffer.bytes(), record_buffer.bytes().data(), run.chunks(), run.buffers(),
-                   run.segments(), mine.words(needed), mine.workspace());
-    mine.trim();
+    const Lease mine;
+    const ZstdCalls zstd(mine->workspace());
+    RunResult result;
+    {
+        const nb::gil_scoped_release release;
+        const size_t needed = run.segments().empty() ? 0 : scratch_bytes(run.chunks());
+        result = decode_run(frame_buffer.bytes(), record_buffer.bytes().data(), run.chunks(),
+                            run.buffers(), run.segments(), mine->words(needed), mine->workspace());
+    }
+    zstd.rethrow(result.status);
     return {static_cast<int>(result.status), result.chunk};
 }
 
@@ -198,9 +246,10 @@ bool py_derives(nb::handle source, nb::handle target, int rule) {
 }
 
 nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
-                          const std::string& codec, std::optional<bool> block_map) {
+                          const std::string& codec, std::optional<bool> block_map,
+                          int zstd_level) {
     const Dtype& known = checked_dtype(dtype);
-    const EncodeOptions options = options_of(codec, block_map, true);
+    const EncodeOptions options = options_of(codec, zstd_level, block_map, true);
     const Buffer buffer(words, "words", Buffer::Access::kRead);
     const size_t n_words = buffer.words("words", known);
     check_n_words(n_words);
@@ -208,12 +257,15 @@ nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
     const size_t room = max_forced_frame_bytes(n, known);
     const auto out = std::make_unique_for_overwrite<uint8_t[]>(room);
     FrameHeader header;
+    const Lease mine;
+    const ZstdCalls zstd(mine->workspace());
     Status status;
     {
         const nb::gil_scoped_release release;
         status = encode_frame(buffer.bytes(), {chunk, n, static_cast<uint8_t>(dtype)}, options,
-                              {out.get(), room}, scratch().workspace(), header);
+                              {out.get(), room}, mine->workspace(), header);
     }
+    zstd.rethrow(status);
     if (status != Status::kOk) {
         refuse_coding("words", status);
     }
@@ -230,10 +282,13 @@ int py_decode_frame(nb::handle frame, nb::handle words) {
         out.words("words_out", dtype_of(header.dtype)) != header.n_words) {
         status = Status::kLayoutMismatch;
     }
+    const Lease mine;
+    const ZstdCalls zstd(mine->workspace());
     if (status == Status::kOk) {
         const nb::gil_scoped_release release;
-        status = decode_frame(buffer.bytes(), header, out.bytes(), scratch().workspace());
+        status = decode_frame(buffer.bytes(), header, out.bytes(), mine->workspace());
     }
+    zstd.rethrow(status);
     return static_cast<int>(status);
 }
 
@@ -247,6 +302,7 @@ nb::dict streams_of(const FrameInfo& info) {
     add("block_map", info.map_bytes);
     add("constants", info.constants_bytes);
     add("raw", info.raw_bytes);
+    add("zstd", info.zstd_bytes);
     add("heads", info.heads_bytes);
     add("s", info.s_bytes);
     add("low", info.low_bytes);
@@ -261,9 +317,10 @@ nb::dict py_frame_info(nb::handle frame) {
     const Buffer buffer(frame, "frame", Buffer::Access::kRead);
     FrameHeader header;
     FrameInfo info;
+    const Lease mine;
     Status status = read_frame_header(buffer.bytes(), header);
     if (status == Status::kOk) {
-        status = read_frame_info(buffer.bytes(), header, scratch().workspace(), info);
+        status = read_frame_info(buffer.bytes(), header, mine->workspace(), info);
     }
     if (status != Status::kOk) {
         refuse("This is no readable frame: ", status_text(status), ".");
@@ -307,12 +364,13 @@ NB_MODULE(_native, m) {
     m.def("max_frame_bytes", &py_max_frame_bytes, nb::arg("n_words"), nb::arg("dtype"));
     m.def("encode_run", &py_encode_run, nb::arg("buffers"), nb::arg("segments"), nb::arg("chunks"),
           nb::arg("out"), nb::arg("records"), nb::kw_only(), nb::arg("codec"),
-          nb::arg("align_bytes"));
+          nb::arg("align_bytes"), nb::arg("zstd_level") = 0);
     m.def("decode_run", &py_decode_run, nb::arg("frames"), nb::arg("records"), nb::arg("chunks"),
           nb::arg("buffers"), nb::arg("segments"), nb::kw_only(), nb::arg("check_only") = false);
     m.def("derives", &py_derives, nb::arg("source"), nb::arg("target"), nb::arg("rule"));
     m.def("encode_frame", &py_encode_frame, nb::arg("words"), nb::arg("dtype"), nb::kw_only(),
-          nb::arg("chunk") = 0, nb::arg("codec") = "auto", nb::arg("block_map") = nb::none());
+          nb::arg("chunk") = 0, nb::arg("codec") = "auto", nb::arg("block_map") = nb::none(),
+          nb::arg("zstd_level") = 3);
     m.def("decode_frame", &py_decode_frame, nb::arg("frame"), nb::arg("words_out"));
     m.def("frame_info", &py_frame_info, nb::arg("frame"));
     if (const char* forced = std::getenv("ORBAX_GDS_ISA"); forced != nullptr && *forced != '\0') {

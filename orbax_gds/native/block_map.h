@@ -48,6 +48,9 @@ public:
     // The next run, at most max_words (a multiple of 256) long; empty at the end.
     Run next(uint32_t max_words) noexcept;
 
+    // The map that it walks by; nullptr if every word is normal.
+    const uint8_t* map() const noexcept { return map_; }
+
 private:
     const uint8_t* map_;
     uint32_t n_words_;

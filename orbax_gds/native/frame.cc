@@ -8,11 +8,12 @@
 #include "ladder.h"
 #include "payload.h"
 #include "raw.h"
+#include "zstd.h"
 
 namespace ogds {
 namespace {
 
-// The ladder must save this share (1 / 50 = 2 %) of the raw bytes to be used by choice.
+// A codec must save this share (1 / 50 = 2 %) of the raw bytes to be used by choice.
 constexpr size_t kMinSaving = 50;
 
 size_t frame_bytes_for(size_t payload_bytes) noexcept {
@@ -39,14 +40,42 @@ Status encode_map(std::span<const uint8_t> words, const ChunkShape& shape, const
     return Status::kOk;
 }
 
+// Codes words without a split by zstd if that pays; else raw.
+Status encode_whole_words(const uint8_t* words, const NormalRuns& runs, uint32_t n_normal,
+                          const Dtype& dtype, int level, PayloadWriter& out, Workspace& workspace,
+                          Codec& codec) noexcept {
+    if (level != 0 &&
+        zstd_is_hopeful(words, runs, n_normal, dtype, level, kMinSaving, workspace)) {
+        const PayloadWriter before = out;
+        const size_t all = raw_bytes(dtype, n_normal);
+        out.limit_rest(all - ceil_div(all, kMinSaving));
+        const Status status = encode_zstd(words, runs, n_normal, dtype, level, out, workspace);
+        if (status != Status::kNoSpace) {
+            codec = Codec::kZstd;
+            return status;
+        }
+        out = before;
+    }
+    return encode_raw(words, runs, dtype, out, n_normal);
+}
+
 // Codes the normal words; leaves in `codec` which codec did it.
 Status encode_words(const uint8_t* words, const uint8_t* map, uint32_t n_words, uint32_t n_normal,
-                    const Dtype& dtype, CodecChoice choice, PayloadWriter& out,
+                    const Dtype& dtype, const EncodeOptions& options, PayloadWriter& out,
                     Workspace& workspace, Codec& codec) noexcept {
     const NormalRuns runs(map, n_words);
+    const CodecChoice choice = options.codec;
     const bool by_choice = choice == CodecChoice::kAuto;
     codec = Codec::kRaw;
-    if (by_choice ? dtype.split == Split::kNone || n_normal == 0 : choice == CodecChoice::kRaw) {
+    if (choice == CodecChoice::kZstd) {
+        codec = Codec::kZstd;
+        return encode_zstd(words, runs, n_normal, dtype, options.zstd_level, out, workspace);
+    }
+    if (by_choice && dtype.split == Split::kNone) {
+        return encode_whole_words(words, runs, n_normal, dtype, options.zstd_level, out, workspace,
+                                  codec);
+    }
+    if (by_choice ? n_normal == 0 : choice == CodecChoice::kRaw) {
         return encode_raw(words, runs, dtype, out, n_normal);
     }
     ExponentCounts counts;
@@ -88,10 +117,16 @@ Status decode_payload(PayloadReader& in, const FrameHeader& header, const Dtype&
     }
     const uint32_t n_normal = map.counts.n_normal_words;
     const NormalRuns runs(map.map, header.n_words);
-    const Status status =
-        header.codec == Codec::kRaw
-            ? decode_raw(in, runs, dtype, n_normal, words)
-            : decode_ladder(in, runs, n_normal, dtype, words, workspace);
+    Status status = Status::kUnknownCodec;
+    switch (header.codec) {
+        case Codec::kRaw: status = decode_raw(in, runs, dtype, n_normal, words); break;
+        case Codec::kLadder:
+            status = decode_ladder(in, runs, n_normal, dtype, words, workspace);
+            break;
+        case Codec::kZstd:
+            status = decode_zstd(in, runs, n_normal, dtype, words, workspace);
+            break;
+    }
     if (status != Status::kOk) {
         return status;
     }
@@ -133,6 +168,7 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     // A bound that depends on the chunk alone: where there is room for it, more room in `out`
     // changes no byte.
     const bool forced = options.codec == CodecChoice::kLadder ||
+                        options.codec == CodecChoice::kZstd ||
                         options.block_map == MapChoice::kAlways;
     const size_t most = forced ? max_forced_frame_bytes(shape.n_words, dtype)
                                : max_frame_bytes(shape.n_words, dtype);
@@ -149,7 +185,7 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     header.flags = writer.size() != 0 ? kFlagBlockMap : 0;
     const uint8_t* map = header.flags != 0 ? workspace.map : nullptr;
     if (const Status status = encode_words(words.data(), map, shape.n_words, n_normal, dtype,
-                                           options.codec, writer, workspace, header.codec);
+                                           options, writer, workspace, header.codec);
         status != Status::kOk) {
         const bool too_long = std::min(out.size(), most) > kMaxFrameBytes;
         return status == Status::kNoSpace && too_long ? Status::kFrameTooLong : status;

@@ -15,7 +15,7 @@ inline constexpr size_t kFrameAlignment = 64;
 inline constexpr size_t kIndexRecordBytes = 32;
 inline constexpr size_t kMaxFrameBytes = 0x7FFFFFFF;
 
-enum class Codec : uint8_t { kRaw = 0, kLadder = 1 };
+enum class Codec : uint8_t { kRaw = 0, kLadder = 1, kZstd = 4 };
 
 inline constexpr uint16_t kFlagBlockMap = 1;
 
@@ -39,9 +39,10 @@ struct ChunkShape {
 };
 
 enum class CodecChoice : uint8_t {
-    kAuto,    // the smaller of ladder and raw; raw if the ladder saves less than 2 %
+    kAuto,    // the smallest of ladder, zstd and raw; raw if less than 2 % is saved
     kRaw,     // always
     kLadder,  // always
+    kZstd,    // always
 };
 
 enum class MapChoice : uint8_t {
@@ -53,6 +54,7 @@ enum class MapChoice : uint8_t {
 struct EncodeOptions {
     CodecChoice codec = CodecChoice::kAuto;
     MapChoice block_map = MapChoice::kWhenSmaller;
+    int zstd_level = 0;  // 0: not used by choice
 };
 
 // Upper bound of frame_bytes for CodecChoice::kAuto and kRaw without a forced block map; a multiple

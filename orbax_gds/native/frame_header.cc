@@ -11,6 +11,15 @@ namespace {
 constexpr uint8_t kMagic[4] = {'O', 'G', 'F', '1'};
 constexpr uint16_t kKnownFlags = kFlagBlockMap;
 
+constexpr bool is_known(uint8_t codec) noexcept {
+    switch (static_cast<Codec>(codec)) {
+        case Codec::kRaw:
+        case Codec::kLadder:
+        case Codec::kZstd: return true;
+    }
+    return false;
+}
+
 }  // namespace
 
 void write_frame_header(const FrameHeader& header, uint8_t* out) noexcept {
@@ -37,7 +46,7 @@ Status read_frame_header(std::span<const uint8_t> frame, FrameHeader& header) no
     if (load_u32le(in + 28) != kernels().crc32c(in, 28, 0)) {
         return Status::kHeaderCrc;
     }
-    if (in[4] > static_cast<uint8_t>(Codec::kLadder)) {
+    if (!is_known(in[4])) {
         return Status::kUnknownCodec;
     }
     header.codec = static_cast<Codec>(in[4]);

@@ -67,7 +67,7 @@ Status read_frame_info(std::span<const uint8_t> frame, const FrameHeader& header
     if (header.codec == Codec::kLadder) {
         return read_ladder_info(in, info.blocks.n_normal_words, dtype, info);
     }
-    info.raw_bytes = in.left();
+    (header.codec == Codec::kZstd ? info.zstd_bytes : info.raw_bytes) = in.left();
     return Status::kOk;
 }
 

@@ -11,10 +11,11 @@ struct FrameInfo {
     MapCounts blocks;
     LadderTables tables;  // of a ladder with words; n_levels = 0 otherwise
     uint64_t n_escapes;
-    // Bytes of each stream; raw and ladder streams exclude each other.
+    // Bytes of each stream; those of different codecs exclude each other.
     size_t map_bytes;
     size_t constants_bytes;
     size_t raw_bytes;
+    size_t zstd_bytes;
     size_t heads_bytes;
     size_t s_bytes;
     size_t low_bytes;

@@ -29,6 +29,12 @@ enum class Status : int {
     kLadderCount,
     kLadderRank,
     kLadderEscapes,
+    kZstdAbsent,
+    kZstdFailed,
+    kZstdFrame,
+    kZstdSize,
+    kZstdDemand,
+    kZstdBits,
     kNoSpace,
     kFrameTooLong,
     kEnd,  // not a status: one past the last
@@ -61,6 +67,12 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kLadderCount: return "ladder: count of a level differs";
         case Status::kLadderRank: return "ladder: rank above 15";
         case Status::kLadderEscapes: return "ladder: number of escapes differs";
+        case Status::kZstdAbsent: return "zstd: unknown codec here";
+        case Status::kZstdFailed: return "zstd: the library failed";
+        case Status::kZstdFrame: return "zstd: damaged, or not one frame";
+        case Status::kZstdSize: return "zstd: content is not as long as the words";
+        case Status::kZstdDemand: return "zstd: needs a dictionary or a window above 128 MiB";
+        case Status::kZstdBits: return "zstd: unused bits of a word are not zero";
         case Status::kNoSpace: return "output buffer is too small";
         case Status::kFrameTooLong: return "frame would exceed 2147483647 bytes; cut the chunk";
         case Status::kEnd: break;

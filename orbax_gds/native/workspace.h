@@ -1,7 +1,9 @@
-// The scratch memory of one thread that codes frames. Zero it once; calls may leave anything in it.
+// What one thread needs that codes frames: scratch memory, in which calls may leave anything, and
+// the codings that live outside. Zero it once.
 #pragma once
 
 #include "block_map.h"
+#include "foreign.h"
 #include "ladder_kernels.h"
 
 namespace ogds {
@@ -11,6 +13,7 @@ struct Workspace {
     alignas(64) uint8_t words[kSubBlockWords * 8];
     alignas(64) uint8_t escapes[kSubBlockWords];
     uint8_t map[map_bytes_of(kMaxChunkWords)];
+    const ForeignCodec* zstd = nullptr;  // codec 4 is unknown without
 };
 
 }  // namespace ogds

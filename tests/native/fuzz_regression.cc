@@ -39,6 +39,7 @@ std::vector<Bytes> corpus(const char* folder) {
 
 std::vector<Bytes> fresh_frames() {
     std::vector<Bytes> frames;
+    workspace().zstd = &stand_in_zstd();
     for (uint8_t dtype : {uint8_t{2}, uint8_t{12}, uint8_t{16}, uint8_t{18}, uint8_t{29}}) {
         for (Look look : {Look::kWeights, Look::kWide, Look::kBlocks}) {
             for (uint32_t n_words : {40u, 300u, 1500u, 8700u}) {
@@ -48,6 +49,12 @@ std::vector<Bytes> fresh_frames() {
                     look == Look::kBlocks ? MapChoice::kAlways : MapChoice::kNever};
                 frames.push_back(encode(make_words(dtype, n_words, look, 7), dtype, options));
             }
+        }
+    }
+    for (uint8_t dtype : {uint8_t{2}, uint8_t{4}, uint8_t{9}, uint8_t{13}}) {
+        for (MapChoice map : {MapChoice::kNever, MapChoice::kAlways}) {
+            const Bytes words = make_words(dtype, 1500, Look::kBlocks, 7);
+            frames.push_back(encode(words, dtype, {CodecChoice::kZstd, map, 1}));
         }
     }
     // The second sub-block is so short that its head is in what `place` calls the end.
