@@ -1,5 +1,6 @@
 """The `codec` benchmark: its data, its rows, its bars and its picture."""
 
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # last, so that it hides no ins
 
 from benchmarks import codec, codec_bars, streams, whole_state
 from benchmarks.pareto import Point, frontier, pareto_svg
-from benchmarks.result import RESULTS_DIRECTORY, Row, read_result
+from benchmarks.result import RESULTS_DIRECTORY, Row, find_row, read_result
 from benchmarks.state import read_leaves, train_state
 from benchmarks.weights import as_bfloat16, as_float8, gaussian, read_tensors
 from orbax_gds.bench.coders import BytesCoder, Coder, FrameCoder
@@ -274,3 +275,16 @@ def test_every_contender_has_a_name_of_its_own():
     assert {OURS, codec_bars.MAX, codec_bars.ZIPNN, codec_bars.BLOSC2} <= {
         one.name for one in CONTENDERS
     }
+
+
+def test_the_codec_table_of_the_readme_is_what_was_recorded():
+    recorded = read_result(RESULTS_DIRECTORY / "codec.json").rows
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    lines = re.findall(r"^\| (\w+ [^|:]+): ([^|]+) \| (\S+) \| (\S+) \| (\S+) \|$", readme, re.M)
+    assert len(lines) > 5
+    for group, name, *figures in lines:
+        row = find_row(recorded, group=group, name=name)
+        assert row is not None, (group, name)
+        medians = [row.median(q) for q in ("ratio", "encode_x_memcpy", "decode_x_memcpy")]
+        expected = [f"{medians[0]:.3f}", f"{medians[1]:.2f}", f"{medians[2]:.2f}"]
+        assert figures == expected, (group, name)
