@@ -18,9 +18,13 @@ from orbax_gds.codecs import (
     CODECS,
     payload,
     reference,
+    reference_ans,
+    reference_ans_table,
     reference_frame,
     reference_ladder,
+    reference_modelled,
     reference_stripe,
+    reference_zstd,
 )
 from orbax_gds.dtypes import DTYPES, SPLITS, dtype_by_id, dtype_by_name, dtype_of, words_of
 
@@ -71,6 +75,8 @@ def hex_in(text: str) -> bytes:
         ("4.4", 0, reference_stripe.FOOTER),
         ("6", 0, reference_frame.FRAME),
         ("7.4", 0, reference_ladder.LADDER),
+        ("7.6", 0, reference_modelled.MODELLED),
+        ("7.7", 1, reference_ans.ANS),
     ],
 )
 def test_tables_of_fields_are_those_of_the_code(
@@ -176,13 +182,30 @@ def test_the_registries_are_those_of_the_code() -> None:
     given = {row[0]: row[1] for row in registry}
     assert given["codec"] == ", ".join(f"{number} {name}" for number, name in codecs.items())
     assert given["`requires`"] == "`derived` (§4.2)"
-    assert {"derived"} >= set(manifest.KNOWN_REQUIRES)
+    assert reference.FEATURES == {"derived"} >= set(manifest.KNOWN_REQUIRES)
     assert given["frame flag"] == f"bit {reference_frame.BLOCK_MAP_FLAG.bit_length() - 1} block map"
     pooled = f"bit {reference_stripe.POOLED_FLAG.bit_length() - 1} pooled"
-    assert given["shard flag"] == f"{pooled}, bit 1 derived"
+    derived = f"bit {reference_stripe.DERIVED_FLAG.bit_length() - 1} derived"
+    assert given["shard flag"] == f"{pooled}, {derived}"
+    rules = ", ".join(f"{number} {name}" for number, name in reference_stripe.RULES.items())
+    assert given["rule of a derived shard"] == rules
+    assert [row[0] for row in tables("4.2")[2]] == rules.split(", ")
     reserved = {0, 31, *range(34, 256)}
     assert dict(row[::2] for row in registry)["dtype"] == f"0, 31, 34{DASH}255"
     assert {dtype.id for dtype in DTYPES} == set(range(256)) - reserved
+
+
+def test_flags_and_splits_of_the_codings_are_those_of_the_code() -> None:
+    modelled, ans = tables("7.6")[0][0][2], tables("7.7")[1][0][2]
+    bits = [flag.bit_length() - 1 for flag in (1, 2)]
+    assert [reference_modelled.PREDICTION_FLAG, reference_modelled.SIGN_SLOT_FLAG] == [1, 2]
+    assert f"bit {bits[0]} = prediction, bit {bits[1]} = sign slot; others 0" in modelled
+    assert [reference_ans.PREDICTION_FLAG, reference_ans.NO_SIGNS_FLAG] == [1, 2]
+    assert f"bit {bits[0]} = prediction (§7.6), bit {bits[1]} = no signs" in ans
+    splits = " and ".join(", ".join(reference_modelled.MODELLED_SPLITS).rsplit(", ", 1))
+    assert reference_ans.ANS_SPLITS == reference_modelled.MODELLED_SPLITS
+    assert f"for the splits {splits}" in tables("7")[0][2][2]
+    assert tables("7.7")[0][1][0] == ", ".join(reference_ans.ANS_SPLITS)
 
 
 def test_the_limits_are_those_of_the_code() -> None:
@@ -200,6 +223,10 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert reference_frame.MAX_FRAME_BYTES == 2**31 - 1
     assert f"{reference_frame.BLOCK_WORDS} words" in section("7.1")
     assert f"{reference_ladder.SUB_BLOCK_WORDS} words" in section("7.4")
+    assert f"{reference_ladder.SUB_BLOCK_WORDS} words" in section("7.7")
+    assert f"table of {reference_ans_table.N_STATES} states" in section("7.7")
+    assert f"+ {reference_ans_table.STEP}) mod {reference_ans_table.N_STATES}" in section("7.7")
+    assert f"window above {reference_zstd.MAX_WINDOW_BYTES >> 20} MiB" in section("7.8")
 
 
 def test_the_manifest_has_the_fields_of_the_tables() -> None:

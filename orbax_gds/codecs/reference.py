@@ -14,7 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -72,6 +72,7 @@ __all__ = [
 
 LeafPath = tuple[tuple[str, str | int], ...]
 
+FEATURES = frozenset({"derived"})
 _PREFIX_BYTES = 21
 _FIELDS = {
     "format": int,
@@ -114,10 +115,10 @@ def parse_manifest(data: bytes, where: str = "manifest.json") -> dict[str, Any]:
     for name, kind in _FIELDS.items():
         if type(manifest.get(name)) is not kind:
             raise Corrupt(f"{where}: field {name!r} is missing or not of type {kind.__name__}.")
-    if manifest["format"] != 1 or manifest["requires"]:
+    if manifest["format"] != 1 or not set(map(str, manifest["requires"])) <= FEATURES:
         raise Unsupported(
             f"{where}: format {manifest['format']}, requires {manifest['requires']}; "
-            "this reference reads format 1 without features."
+            f"this reference reads format 1 with {sorted(FEATURES)}."
         )
     if manifest.get("base") is not None:
         raise Corrupt(f"{where}: field 'base' is not null.")
@@ -207,6 +208,10 @@ def read_item(directory: str | Path) -> dict[LeafPath, np.ndarray]:
     for stripe in stripes:
         for box in chain.from_iterable(stripe.boxes):
             held[box.leaf] += prod(box.extent)
+        for shard in stripe.derived:
+            held[shard.leaf] += prod(shard.extent)
+            if "derived" not in manifest["requires"]:
+                raise Corrupt(f"{stripe.path}: {shard} in an item that does not require it.")
     for number, leaf in enumerate(leaves):
         if held[number] != leaf.n_elements:
             raise Corrupt(
@@ -217,6 +222,7 @@ def read_item(directory: str | Path) -> dict[LeafPath, np.ndarray]:
     filled = [np.zeros(leaf_words.shape, bool) for leaf_words in words]
     for stripe in stripes:
         stripe.read_into(words, filled)
+    _derive(stripes, words, filled)
     return {
         leaf.path: leaf.dtype.elements(leaf_words.reshape(-1), leaf.shape)
         for leaf, leaf_words in zip(leaves, words, strict=True)
@@ -259,6 +265,11 @@ class _Holding:
     stripe: Stripe
     boxes: list[list[Box]]  # of each chunk
 
+    @property
+    def derived(self) -> list[Shard]:
+        """The shards whose words are in no stripe."""
+        return [shard for shard in self.stripe.shards if shard.rule]
+
     @classmethod
     def of(cls, directory: Path, entry: dict[str, Any], leaves: list[_Leaf]) -> "_Holding":
         path = directory / entry["file"]
@@ -278,6 +289,8 @@ class _Holding:
                 raise Corrupt(f"{path}: {name} is {value}, the manifest says {entry[name]}.")
         for shard in stripe.shards:
             _check_box(shard, leaves, str(path))
+            if shard.rule:
+                _check_derived(shard, leaves, str(path))
         owners = owners_of(stripe.shards, stripe.header.n_chunks, str(path))
         boxes = [
             _boxes(chunk, sharing, stripe, leaves, str(path))
@@ -298,6 +311,40 @@ class _Holding:
                     filled[box.leaf][region] = True
                     cell = words[box.words].reshape(*box.extent, header.dtype.words_per_element)
                     leaf_words[box.leaf][region] = cell
+
+
+def _derive(
+    stripes: list[_Holding], leaf_words: list[np.ndarray], filled: list[np.ndarray]
+) -> None:
+    """Fill the derived shards from words that were read. FORMAT §4.2."""
+    read = [leaf_filled.copy() for leaf_filled in filled]
+    for stripe in stripes:
+        for shard in stripe.derived:
+            region = tuple(
+                slice(at, at + n) for at, n in zip(shard.start, shard.extent, strict=True)
+            )
+            if filled[shard.leaf][region].any() or not read[shard.source][region].all():
+                raise Corrupt(f"{stripe.path}: {shard} is stored twice or follows from nothing.")
+            filled[shard.leaf][region] = True
+            words = leaf_words[shard.source][region]
+            leaf_words[shard.leaf][region] = words if shard.rule == 1 else _rounded(words)
+
+
+def _rounded(words: np.ndarray) -> np.ndarray:
+    """Return float32 words as bfloat16 words: rule 2."""
+    words = words.astype(np.uint64)
+    rounded = (words + 32767 + (words // 65536 & 1)) // 65536
+    is_nan = words & 0x7FFFFFFF > 0x7F800000
+    return np.where(is_nan, words // 65536 | 64, rounded).astype(np.uint16)
+
+
+def _check_derived(shard: Shard, leaves: list[_Leaf], where: str) -> None:
+    _check_box(replace(shard, leaf=shard.source), leaves, where)
+    leaf, source = leaves[shard.leaf], leaves[shard.source]
+    names = tuple(known.dtype.name if known.dtype else "" for known in (leaf, source))
+    fits = names == ("bfloat16", "float32") if shard.rule == 2 else names[0] == names[1]
+    if leaf.shape != source.shape or not fits:
+        raise Corrupt(f"{where}: layout: {shard}: {names[0]} does not follow from {names[1]}.")
 
 
 def _check_box(shard: Shard, leaves: list[_Leaf], where: str) -> None:

@@ -18,6 +18,8 @@ HEADER_MAGIC = b"\x89OGDS\r\n\x1a"
 SECTION = struct.Struct("<II")  # FORMAT §4.2
 SHARD = struct.Struct("<IIIIQ")
 POOLED_FLAG = 1
+DERIVED_FLAG = 2
+RULES = {1: "copy", 2: "round"}
 INDEX = struct.Struct("<QIIIIBBHI")  # FORMAT §4.3
 FOOTER = struct.Struct("<QII16sI16sI8s")  # FORMAT §4.4
 FOOTER_MAGIC = b"OGDSEND\n"
@@ -39,7 +41,19 @@ class StripeHeader:
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One box of a leaf and the chunks that hold it. FORMAT §4.2."""
+    """One box of a leaf and the chunks that hold it, or the leaf it follows from. FORMAT §4.2.
+
+    Attributes:
+        leaf: Number of the leaf.
+        first_chunk: Its first chunk; of a derived shard 0.
+        start: Of the box, in the leaf.
+        extent: Of the box.
+        chunk_extent: Of a chunk; of a derived shard zeros.
+        pooled: Whether it shares its chunk.
+        offset_words: Place in a shared chunk.
+        rule: Of a derived shard: 1 copy, 2 round; else 0.
+        source: Of a derived shard: number of the leaf that its words follow from.
+    """
 
     leaf: int
     first_chunk: int
@@ -48,10 +62,17 @@ class Shard:
     chunk_extent: tuple[int, ...]
     pooled: bool = False
     offset_words: int = 0
+    rule: int = 0
+    source: int = 0
+
+    @property
+    def n_chunks(self) -> int:
+        """Number of chunks that hold it."""
+        return 0 if self.rule else prod(self.grid)
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Number of cells along each dimension."""
+        """Number of cells along each dimension; a derived shard has none."""
         return tuple(-(-n // c) for n, c in zip(self.extent, self.chunk_extent, strict=True))
 
     def cell(self, chunk: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -152,8 +173,22 @@ def _parse_shard(cursor: Cursor, rank: int, n_chunks: int) -> Shard:
     leaf, first, n, flags, offset = SHARD.unpack(cursor.take(SHARD.size, "a shard of the layout"))
     boxes = [tuple(cursor.array("<u8", rank, "a box of the layout").tolist()) for _ in range(3)]
     start, extent, chunk_extent = boxes
-    if flags & ~POOLED_FLAG:
+    if flags not in (0, POOLED_FLAG, DERIVED_FLAG):
         raise Corrupt(f"{cursor.where}: layout: shard flags {flags:#x} hold a reserved bit.")
+    if flags == DERIVED_FLAG:
+        if n or any(chunk_extent) or 0 in extent:
+            raise Corrupt(f"{cursor.where}: layout: derived shard of leaf {leaf}: {n}, {boxes}.")
+        if offset not in RULES:
+            raise Unsupported(f"{cursor.where}: layout: rule {offset}; known are {RULES}.")
+        return Shard(
+            leaf=leaf,
+            first_chunk=0,
+            start=start,
+            extent=extent,
+            chunk_extent=chunk_extent,
+            rule=offset,
+            source=first,
+        )
     pooled = bool(flags & POOLED_FLAG)
     if 0 in extent or 0 in chunk_extent:
         raise Corrupt(f"{cursor.where}: layout: an extent of leaf {leaf} is 0.")
@@ -180,7 +215,7 @@ def owners_of(shards: Sequence[Shard], n_chunks: int, where: str) -> list[list[S
     """
     owners: list[list[Shard]] = [[] for _ in range(n_chunks)]
     for shard in shards:
-        for chunk in range(shard.first_chunk, min(shard.first_chunk + prod(shard.grid), n_chunks)):
+        for chunk in range(shard.first_chunk, min(shard.first_chunk + shard.n_chunks, n_chunks)):
             if owners[chunk] and not (shard.pooled and owners[chunk][0].pooled):
                 raise Corrupt(f"{where}: layout: chunk {chunk} is claimed twice.")
             owners[chunk].append(shard)
@@ -344,8 +379,10 @@ def encode_layout(shards: Sequence[Shard]) -> bytes:
         section = [shard for shard in shards if len(shard.extent) == rank]
         layout += SECTION.pack(rank, len(section))
         for shard in section:
-            n = prod(shard.grid)
-            fields = (shard.leaf, shard.first_chunk, n, shard.pooled, shard.offset_words)
+            flags = DERIVED_FLAG if shard.rule else POOLED_FLAG * shard.pooled
+            first = shard.source if shard.rule else shard.first_chunk
+            offset = shard.rule or shard.offset_words
+            fields = (shard.leaf, first, shard.n_chunks, flags, offset)
             boxes = [*shard.start, *shard.extent, *shard.chunk_extent]
             layout += SHARD.pack(*fields) + np.array(boxes, "<u8").tobytes()
     return layout
