@@ -2,6 +2,7 @@
 
 from orbax_gds.codecs.ladder import Ladder
 from orbax_gds.codecs.raw import Raw
+from orbax_gds.codecs.zstd import Zstd
 from orbax_gds.testing import CodecConformance
 
 
@@ -11,3 +12,7 @@ class TestRaw(CodecConformance):
 
 class TestLadder(CodecConformance):
     codec = Ladder()
+
+
+class TestZstd(CodecConformance):
+    codec = Zstd()

@@ -6,6 +6,7 @@ import numpy as np
 
 from orbax_gds.codecs.ladder import Ladder
 from orbax_gds.codecs.raw import Raw
+from orbax_gds.codecs.zstd import Zstd
 from orbax_gds.dtypes import Dtype
 from orbax_gds.errors import Unsupported
 
@@ -49,7 +50,7 @@ class Codec(Protocol):
         ...
 
 
-CODECS: tuple[Codec, ...] = (Raw(), Ladder())
+CODECS: tuple[Codec, ...] = (Raw(), Ladder(), Zstd())
 
 _BY_ID = {codec.id: codec for codec in CODECS}
 _BY_NAME = {codec.name: codec for codec in CODECS}
