@@ -18,7 +18,7 @@ class Ladder:
 
     def supports(self, dtype: Dtype) -> bool:
         """Return whether the native core splits words of this dtype (FORMAT §7.2)."""
-        return dtype.split in ("bf16", "fp32")
+        return dtype.split is not None
 
     def encode(self, words: np.ndarray, dtype: Dtype) -> bytes:
         """Code the exponents as levels, and sign and mantissa as they are."""

@@ -304,8 +304,7 @@ nb::dict streams_of(const FrameInfo& info) {
     add("raw", info.raw_bytes);
     add("zstd", info.zstd_bytes);
     add("heads", info.heads_bytes);
-    add("s", info.s_bytes);
-    add("low", info.low_bytes);
+    add("fields", info.fields_bytes);
     for (uint32_t l = 0; l < info.tables.n_levels; ++l) {
         streams[("level " + std::to_string(l)).c_str()] = info.level_bytes[l];
     }

@@ -7,10 +7,9 @@
 #include <initializer_list>
 
 #include "bytes.h"
+#include "splits.h"
 
 namespace ogds {
-
-enum class Split : uint8_t { kNone, kBf16, kFp32 };
 
 struct Dtype {
     uint8_t bits = 0;  // of a word that count; 0 = no such dtype
@@ -28,16 +27,23 @@ constexpr std::array<Dtype, 256> make_dtypes() {
         }
     };
     set({1, 2, 3}, {8, 1, Split::kNone});
-    set({4, 5, 17}, {16, 2, Split::kNone});
+    set({4, 5}, {16, 2, Split::kNone});
     set({6, 7}, {32, 4, Split::kNone});
-    set({8, 9, 19, 33}, {64, 8, Split::kNone});
-    set({10, 11, 28}, {4, 1, Split::kNone});
+    set({8, 9}, {64, 8, Split::kNone});
+    set({10, 11}, {4, 1, Split::kNone});
     set({12, 13}, {2, 1, Split::kNone});
     set({14, 15}, {1, 1, Split::kNone});
     set({16}, {16, 2, Split::kBf16});
+    set({17}, {16, 2, Split::kFp16});
     set({18, 32}, {32, 4, Split::kFp32});
-    set({20, 21, 22, 23, 24, 25, 26, 27}, {8, 1, Split::kNone});
-    set({29, 30}, {6, 1, Split::kNone});
+    set({19, 33}, {64, 8, Split::kFp64});
+    set({20, 22, 23, 24}, {8, 1, Split::kE4m3});
+    set({21, 25}, {8, 1, Split::kE5m2});
+    set({26}, {8, 1, Split::kE3m4});
+    set({27}, {8, 1, Split::kE8m0});
+    set({28}, {4, 1, Split::kE2m1});
+    set({29}, {6, 1, Split::kE2m3});
+    set({30}, {6, 1, Split::kE3m2});
     return table;
 }
 

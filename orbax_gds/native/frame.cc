@@ -82,8 +82,10 @@ Status encode_words(const uint8_t* words, const uint8_t* map, uint32_t n_words, 
     LadderTables tables;
     sample_exponents(words, map, n_words, dtype, counts);
     const uint64_t exponent_bits = choose_tables(counts, tables);
-    // 8 bits of exponent a word are in the raw form; a word has dtype.bits in all.
-    const uint64_t worth_bits = uint64_t{counts.total} * (8 * kMinSaving - dtype.bits);
+    // What the exponents take in the raw form, less what must be saved of the whole words.
+    const uint64_t exponent_bits_raw = split_bits(dtype.split).exponent;
+    const uint64_t worth_bits =
+        uint64_t{counts.total} * (exponent_bits_raw * kMinSaving - dtype.bits);
     const bool hopeful = exponent_bits * kMinSaving < worth_bits;
     if (!by_choice || hopeful) {
         const PayloadWriter before = out;
@@ -142,9 +144,10 @@ size_t max_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept {
 size_t max_forced_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept {
     const size_t map = map_bytes_of(n_words) + size_t{n_blocks_of(n_words)} * dtype.container_bytes;
     // Per word at most 15 bits in levels (rank 15 through three of width 1, four of width 2 and the
-    // last) and 8 of escape, less the 8 of the exponent; per sub-block counts and partial bytes.
-    const size_t ladder = raw_bytes(dtype, n_words) + size_t{n_words} * 2 + kLadderHeaderBytes +
-                          ceil_div(n_words, kSubBlockWords) * 4 * size_t{kMaxLevels};
+    // last) and 8 of escape less 4 or more of exponent (fp64: 16 less 11).
+    // Per sub-block counts and partial bytes of the bitmaps.
+    const size_t ladder = raw_bytes(dtype, n_words) + size_t{n_words} * 3 + kLadderHeaderBytes +
+                          ceil_div(n_words, kSubBlockWords) * 5 * size_t{kMaxLevels};
     return frame_bytes_for(map + ladder);
 }
 

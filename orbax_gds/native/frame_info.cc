@@ -19,7 +19,8 @@ Status read_ladder_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
     if (header == nullptr) {
         return Status::kPayloadShort;
     }
-    if (const Status status = read_ladder_header(header, info.tables); status != Status::kOk) {
+    if (const Status status = read_ladder_header(header, dtype.split, info.tables);
+        status != Status::kOk) {
         return status;
     }
     info.heads_bytes = kLadderHeaderBytes;
@@ -30,18 +31,17 @@ Status read_ladder_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
             status != Status::kOk) {
             return status;
         }
-        if (in.take(head.planes_bytes + head.levels_bytes + head.n_escapes) == nullptr) {
+        if (in.take(head.fields_bytes + head.levels_bytes + head.escapes_bytes) == nullptr) {
             return Status::kPayloadShort;
         }
         info.heads_bytes += 2 * size_t{info.tables.n_levels};
-        info.s_bytes += m;
-        info.low_bytes += head.planes_bytes - m;
-        info.escape_bytes += head.n_escapes;
+        info.fields_bytes += head.fields_bytes;
+        info.n_escapes += head.n_escapes;
+        info.escape_bytes += head.escapes_bytes;
         for (uint32_t l = 0; l < info.tables.n_levels; ++l) {
             info.level_bytes[l] += level_bytes(info.tables.widths[l], head.n_values[l]);
         }
     }
-    info.n_escapes = info.escape_bytes;
     return Status::kOk;
 }
 

@@ -17,8 +17,7 @@ struct FrameInfo {
     size_t raw_bytes;
     size_t zstd_bytes;
     size_t heads_bytes;
-    size_t s_bytes;
-    size_t low_bytes;
+    size_t fields_bytes;
     size_t level_bytes[kMaxLevels];
     size_t escape_bytes;
 };

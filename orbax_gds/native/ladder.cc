@@ -8,12 +8,6 @@
 namespace ogds {
 namespace {
 
-uint32_t low_bytes_of(const Dtype& dtype) noexcept { return dtype.split == Split::kFp32 ? 2 : 0; }
-
-size_t planes_bytes_of(uint32_t m, const Dtype& dtype) noexcept {
-    return size_t{m} * (1 + low_bytes_of(dtype));
-}
-
 // The next m normal words: where they lie if that is one piece, else gathered.
 const uint8_t* gather(const uint8_t* words, NormalRuns& runs, uint32_t m, uint32_t word_bytes,
                       uint8_t* scratch) noexcept {
@@ -49,14 +43,14 @@ Status encode_sub_block(const uint8_t* words, uint32_t m, const Dtype& dtype,
                         const LadderTables& tables, PayloadWriter& out,
                         Workspace& workspace) noexcept {
     const LadderKernels& kernel = *kernels().ladder;
-    const SplitFn split = dtype.split == Split::kBf16 ? kernel.split_bf16 : kernel.split_fp32;
+    const SplitFn split = kernel.split[static_cast<size_t>(dtype.split)];
     uint8_t* counts = out.reserve(2 * size_t{tables.n_levels});
-    uint8_t* planes = out.reserve(planes_bytes_of(m, dtype));
-    if (counts == nullptr || planes == nullptr) {
+    uint8_t* fields = out.reserve(fields_bytes(rest_bits(dtype.split), m));
+    if (counts == nullptr || fields == nullptr) {
         return Status::kNoSpace;
     }
     const uint32_t n_escapes =
-        split(words, m, tables, planes, workspace.planes[0], workspace.escapes);
+        split(words, m, tables, nullptr, fields, workspace.planes[0], workspace.escapes);
     uint32_t n = m;
     for (uint32_t l = 0; l < tables.n_levels; ++l) {
         const uint32_t width = tables.widths[l];
@@ -69,11 +63,12 @@ Status encode_sub_block(const uint8_t* words, uint32_t m, const Dtype& dtype,
         const uint32_t count = l + 1 < tables.n_levels ? n : n_escapes;
         store_u16le(counts + 2 * l, static_cast<uint16_t>(count));
     }
-    uint8_t* escapes = out.reserve(n_escapes);
+    const size_t n_bytes = size_t{n_escapes} * escape_bytes(dtype.split);
+    uint8_t* escapes = out.reserve(n_bytes);
     if (escapes == nullptr) {
         return Status::kNoSpace;
     }
-    std::memcpy(escapes, workspace.escapes, n_escapes);
+    std::memcpy(escapes, workspace.escapes, n_bytes);
     return Status::kOk;
 }
 
@@ -115,10 +110,10 @@ Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
         status != Status::kOk) {
         return status;
     }
-    const uint8_t* planes = in.take(head.planes_bytes);
+    const uint8_t* fields = in.take(head.fields_bytes);
     const uint8_t* levels = in.take(head.levels_bytes);
-    const uint8_t* escapes = in.take(head.n_escapes);
-    if (planes == nullptr || levels == nullptr || escapes == nullptr) {
+    const uint8_t* escapes = in.take(head.escapes_bytes);
+    if (fields == nullptr || levels == nullptr || escapes == nullptr) {
         return Status::kPayloadShort;
     }
     in.checksum();
@@ -126,14 +121,30 @@ Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
         status != Status::kOk) {
         return status;
     }
-    const LadderKernels& kernel = *kernels().ladder;
-    const MergeFn merge = dtype.split == Split::kBf16 ? kernel.merge_bf16 : kernel.merge_fp32;
-    const bool merged =
-        merge(workspace.planes[0], m, tables, planes, escapes, head.n_escapes, words);
+    if (!escapes_fit(dtype.split, escapes, head.n_escapes)) {
+        return Status::kLadderExponent;
+    }
+    const MergeFn merge = kernels().ladder->merge[static_cast<size_t>(dtype.split)];
+    const bool merged = merge(workspace.planes[0], m, tables, nullptr, fields, escapes,
+                              head.n_escapes, words);
     return merged ? Status::kOk : Status::kLadderEscapes;
 }
 
 }  // namespace
+
+bool escapes_fit(Split split, const uint8_t* escapes, uint32_t n) noexcept {
+    const uint32_t most = max_exponent(split);
+    if (most >= 256) {
+        for (uint32_t i = 0; i < n; ++i) {
+            if (load_u16le(escapes + 2 * size_t{i}) > most) {
+                return false;
+            }
+        }
+        return true;
+    }
+    return most == 255 ||
+           std::all_of(escapes, escapes + n, [most](uint8_t exponent) { return exponent <= most; });
+}
 
 Status read_sub_block_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
                            const LadderTables& tables, SubBlockHead& head) noexcept {
@@ -141,7 +152,7 @@ Status read_sub_block_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
     if (counts == nullptr) {
         return Status::kPayloadShort;
     }
-    head.planes_bytes = planes_bytes_of(m, dtype);
+    head.fields_bytes = fields_bytes(rest_bits(dtype.split), m);
     head.levels_bytes = 0;
     uint32_t n = m;
     for (uint32_t l = 0; l < tables.n_levels; ++l) {
@@ -154,6 +165,7 @@ Status read_sub_block_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
         n = count;
     }
     head.n_escapes = n;
+    head.escapes_bytes = size_t{n} * escape_bytes(dtype.split);
     return n > m ? Status::kLadderEscapes : Status::kOk;
 }
 
@@ -194,7 +206,8 @@ Status decode_ladder(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words
         return Status::kPayloadShort;
     }
     LadderTables tables;
-    if (const Status status = read_ladder_header(header, tables); status != Status::kOk) {
+    if (const Status status = read_ladder_header(header, dtype.split, tables);
+        status != Status::kOk) {
         return status;
     }
     for (uint32_t done = 0; done < n_normal_words;) {

@@ -20,11 +20,15 @@ Status decode_ladder(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words
 struct SubBlockHead {
     uint32_t n_values[kMaxLevels];
     uint32_t n_escapes;
-    size_t planes_bytes;
+    size_t fields_bytes;
     size_t levels_bytes;
+    size_t escapes_bytes;
 };
 
 Status read_sub_block_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
                            const LadderTables& tables, SubBlockHead& head) noexcept;
+
+// Whether n escaped exponents are exponents of the split at all.
+bool escapes_fit(Split split, const uint8_t* escapes, uint32_t n) noexcept;
 
 }  // namespace ogds

@@ -10,11 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "splits.h"
+
 namespace ogds {
 
 inline constexpr uint32_t kSubBlockWords = 32768;
 inline constexpr uint32_t kMaxLevels = 8;
 inline constexpr uint8_t kEscapeSymbol = 15;
+inline constexpr uint8_t kZeroSymbol = 14;  // with a prediction: the exponent is 0
 
 struct RankPlanes {
     // Two words more than the values need: a reader takes 9 bytes from any position.
@@ -24,19 +27,29 @@ struct RankPlanes {
 
 // What the ladder header says, in the forms the loops want.
 struct LadderTables {
-    uint8_t emax;
+    uint16_t emax;
     uint8_t n_levels;
     uint8_t widths[kMaxLevels];
     uint8_t symbol_of_rank[16];
     uint8_t rank_of_symbol[16];
-    uint8_t exponent_of_rank[16];  // of the escape rank: unused
     uint8_t escape_rank;
 };
 
-// Splits m words into the s plane, the low plane (right after it) and ranks; returns the number of
-// escapes, whose exponents go to `escapes` (room for m).
+// Splits m words into the fields of the rest (fields_bytes of them) and ranks; returns the number
+// of escapes, whose exponents go to `escapes` (room for m, of escape_bytes each).
+//
+// With prediction == nullptr the symbols are those of FORMAT 7.4. Else it has the predicted
+// exponents p of the words, a byte each, and the symbols are those of FORMAT 7.6; there are
+// predictions for bf16, fp16 and fp32 only.
 using SplitFn = uint32_t (*)(const uint8_t* words, uint32_t m, const LadderTables& tables,
-                             uint8_t* planes, RankPlanes& ranks, uint8_t* escapes) noexcept;
+                             const uint8_t* prediction, uint8_t* fields, RankPlanes& ranks,
+                             uint8_t* escapes) noexcept;
+
+// Inverse of SplitFn. False if the ranks do not hold exactly n_escapes escapes. Of an escaped
+// exponent only the bits of the split's exponents count.
+using MergeFn = bool (*)(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
+                         const uint8_t* prediction, const uint8_t* fields, const uint8_t* escapes,
+                         uint32_t n_escapes, uint8_t* words) noexcept;
 
 // Writes the n values of a level, level_bytes(width, n) bytes, and hands on the values that it
 // cannot hold; returns their number. A width of 4 hands on nothing.
@@ -50,18 +63,12 @@ using DecodeLevelFn = LevelResult (*)(uint32_t width, const uint8_t* in, uint32_
                                       const RankPlanes& next, uint32_t n_next,
                                       RankPlanes& values) noexcept;
 
-// Inverse of SplitFn. False if the ranks do not hold exactly n_escapes escapes.
-using MergeFn = bool (*)(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
-                         const uint8_t* planes, const uint8_t* escapes, uint32_t n_escapes,
-                         uint8_t* words) noexcept;
-
+// Indexed by Split; nullptr for kNone.
 struct LadderKernels {
-    SplitFn split_bf16;
-    SplitFn split_fp32;
+    SplitFn split[kSplits];
+    MergeFn merge[kSplits];
     EncodeLevelFn encode_level;
     DecodeLevelFn decode_level;
-    MergeFn merge_bf16;
-    MergeFn merge_fp32;
 };
 
 static inline size_t level_bytes(uint32_t width, uint32_t n) noexcept {

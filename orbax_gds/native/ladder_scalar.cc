@@ -22,40 +22,113 @@ void put_value(RankPlanes& planes, uint32_t i, uint32_t value) noexcept {
     }
 }
 
-// The top 16 bits of a bf16 or fp32 word hold sign, exponent and the mantissa's top 7 bits.
-uint32_t split_one(uint32_t top, const LadderTables& tables, uint8_t* s, RankPlanes& ranks,
-                   uint32_t i, uint8_t* escapes, uint32_t n_escapes) noexcept {
-    s[i] = static_cast<uint8_t>(((top >> 8) & 0x80) | (top & 0x7F));
-    const auto exponent = static_cast<uint8_t>(top >> 7);
-    const auto difference = static_cast<uint8_t>(tables.emax - exponent);
-    const uint8_t symbol = difference < kEscapeSymbol ? difference : kEscapeSymbol;
-    put_value(ranks, i, tables.rank_of_symbol[symbol]);
-    if (symbol == kEscapeSymbol) {
-        escapes[n_escapes++] = exponent;
+template <Split kSplit>
+constexpr uint32_t word_bytes() noexcept {
+    constexpr SplitBits kBits = split_bits(kSplit);
+    constexpr uint32_t kWordBits = kBits.sign + kBits.exponent + kBits.mantissa;
+    return kWordBits < 8 ? 1 : kWordBits / 8;
+}
+
+// Writes the rest of word i, plane by plane from the top; bitmaps are zero before.
+template <uint32_t kRestBits>
+void put_rest(uint64_t rest, uint32_t i, uint32_t m, uint8_t* fields) noexcept {
+    constexpr FieldPlanes kPlanes = field_planes(kRestBits);
+    uint32_t left = kRestBits;
+    for (uint32_t p = 0; p < kPlanes.n; ++p) {
+        const uint32_t bits = kPlanes.bits[p];
+        left -= bits;
+        const uint64_t value = rest >> left;
+        if (bits == 1) {
+            fields[i / 8] = static_cast<uint8_t>(fields[i / 8] | (value & 1) << (i % 8));
+        } else {
+            store_partial_u64le(fields + i * bits / 8, bits / 8, value);
+        }
+        fields += plane_bytes(bits, m);
+    }
+}
+
+template <uint32_t kRestBits>
+uint64_t rest_at(const uint8_t* fields, uint32_t i, uint32_t m) noexcept {
+    constexpr FieldPlanes kPlanes = field_planes(kRestBits);
+    uint64_t rest = 0;
+    for (uint32_t p = 0; p < kPlanes.n; ++p) {
+        const uint32_t bits = kPlanes.bits[p];
+        const uint64_t value = bits == 1 ? (fields[i / 8] >> (i % 8)) & 1u
+                                         : load_partial_u64le(fields + i * bits / 8, bits / 8);
+        rest = rest << bits | value;
+        fields += plane_bytes(bits, m);
+    }
+    return rest;
+}
+
+// FORMAT 7.4, or with a prediction 7.6.
+template <Split kSplit>
+uint32_t symbol_of(uint32_t exponent, uint32_t i, const LadderTables& tables,
+                   const uint8_t* prediction) noexcept {
+    if (prediction == nullptr) {
+        const uint32_t difference = (tables.emax - exponent) & max_exponent(kSplit);
+        return difference < kEscapeSymbol ? difference : kEscapeSymbol;
+    }
+    const uint32_t difference = (prediction[i] - exponent) & max_exponent(kSplit);
+    if (exponent == 0) {
+        return kZeroSymbol;
+    }
+    return difference < kZeroSymbol ? difference : kEscapeSymbol;
+}
+
+template <Split kSplit>
+uint32_t split(const uint8_t* words, uint32_t m, const LadderTables& tables,
+               const uint8_t* prediction, uint8_t* fields, RankPlanes& ranks,
+               uint8_t* escapes) noexcept {
+    constexpr SplitBits kBits = split_bits(kSplit);
+    constexpr uint64_t kMantissaMask = (uint64_t{1} << kBits.mantissa) - 1;
+    constexpr uint32_t kRestBits = rest_bits(kSplit);
+    __builtin_memset(fields, 0, fields_bytes(kRestBits, m));
+    uint32_t n_escapes = 0;
+    for (uint32_t i = 0; i < m; ++i) {
+        const uint64_t word =
+            load_partial_u64le(words + word_bytes<kSplit>() * i, word_bytes<kSplit>());
+        const uint64_t top = word >> kBits.mantissa;
+        const uint32_t exponent = static_cast<uint32_t>(top) & max_exponent(kSplit);
+        const uint64_t sign = kBits.sign == 0 ? 0 : (top >> kBits.exponent) & 1;
+        const uint64_t rest = sign << kBits.mantissa | (word & kMantissaMask);
+        const uint32_t symbol = symbol_of<kSplit>(exponent, i, tables, prediction);
+        put_rest<kRestBits>(rest, i, m, fields);
+        put_value(ranks, i, tables.rank_of_symbol[symbol]);
+        if (symbol == kEscapeSymbol) {
+            store_partial_u64le(escapes + escape_bytes(kSplit) * n_escapes++,
+                                escape_bytes(kSplit), exponent);
+        }
     }
     return n_escapes;
 }
 
-uint32_t split_bf16(const uint8_t* words, uint32_t m, const LadderTables& tables, uint8_t* planes,
-                    RankPlanes& ranks, uint8_t* escapes) noexcept {
-    uint32_t n_escapes = 0;
+template <Split kSplit>
+bool merge(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
+           const uint8_t* prediction, const uint8_t* fields, const uint8_t* escapes,
+           uint32_t n_escapes, uint8_t* words) noexcept {
+    constexpr SplitBits kBits = split_bits(kSplit);
+    constexpr uint64_t kMantissaMask = (uint64_t{1} << kBits.mantissa) - 1;
+    uint32_t n_taken = 0;
     for (uint32_t i = 0; i < m; ++i) {
-        const uint32_t top = load_u16le(words + 2 * i);
-        n_escapes = split_one(top, tables, planes, ranks, i, escapes, n_escapes);
+        const uint32_t symbol = tables.symbol_of_rank[value_at(ranks, i)];
+        uint64_t exponent = (prediction == nullptr ? tables.emax : prediction[i]) - symbol;
+        if (symbol == kEscapeSymbol) {
+            if (n_taken == n_escapes) {
+                return false;
+            }
+            exponent = load_partial_u64le(escapes + escape_bytes(kSplit) * n_taken++,
+                                          escape_bytes(kSplit));
+        } else if (symbol == kZeroSymbol && prediction != nullptr) {
+            exponent = 0;
+        }
+        const uint64_t rest = rest_at<rest_bits(kSplit)>(fields, i, m);
+        const uint64_t sign = rest >> kBits.mantissa;
+        const uint64_t top = sign << kBits.exponent | (exponent & max_exponent(kSplit));
+        store_partial_u64le(words + word_bytes<kSplit>() * i, word_bytes<kSplit>(),
+                            top << kBits.mantissa | (rest & kMantissaMask));
     }
-    return n_escapes;
-}
-
-uint32_t split_fp32(const uint8_t* words, uint32_t m, const LadderTables& tables, uint8_t* planes,
-                    RankPlanes& ranks, uint8_t* escapes) noexcept {
-    uint8_t* low = planes + m;
-    uint32_t n_escapes = 0;
-    for (uint32_t i = 0; i < m; ++i) {
-        const uint32_t word = load_u32le(words + 4 * i);
-        store_u16le(low + 2 * i, static_cast<uint16_t>(word));
-        n_escapes = split_one(word >> 16, tables, planes, ranks, i, escapes, n_escapes);
-    }
-    return n_escapes;
+    return n_taken == n_escapes;
 }
 
 uint32_t encode_level(uint32_t width, const RankPlanes& values, uint32_t n, uint8_t* out,
@@ -104,54 +177,16 @@ LevelResult decode_level(uint32_t width, const uint8_t* in, uint32_t n, const Ra
     return too_large ? LevelResult::kRankTooLarge : LevelResult::kOk;
 }
 
-// Finds the exponent of word i and joins it with its s byte to the top 16 bits of the word.
-bool merge_one(const RankPlanes& ranks, uint32_t i, const LadderTables& tables, const uint8_t* s,
-               const uint8_t* escapes, uint32_t n_escapes, uint32_t& n_taken,
-               uint32_t& top) noexcept {
-    const uint32_t rank = value_at(ranks, i);
-    uint32_t exponent = tables.exponent_of_rank[rank];
-    if (rank == tables.escape_rank) {
-        if (n_taken == n_escapes) {
-            return false;
-        }
-        exponent = escapes[n_taken++];
-    }
-    top = (s[i] & 0x80u) << 8 | exponent << 7 | (s[i] & 0x7Fu);
-    return true;
-}
-
-bool merge_bf16(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
-                const uint8_t* planes, const uint8_t* escapes, uint32_t n_escapes,
-                uint8_t* words) noexcept {
-    uint32_t n_taken = 0;
-    for (uint32_t i = 0; i < m; ++i) {
-        uint32_t top = 0;
-        if (!merge_one(ranks, i, tables, planes, escapes, n_escapes, n_taken, top)) {
-            return false;
-        }
-        store_u16le(words + 2 * i, static_cast<uint16_t>(top));
-    }
-    return n_taken == n_escapes;
-}
-
-bool merge_fp32(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
-                const uint8_t* planes, const uint8_t* escapes, uint32_t n_escapes,
-                uint8_t* words) noexcept {
-    const uint8_t* low = planes + m;
-    uint32_t n_taken = 0;
-    for (uint32_t i = 0; i < m; ++i) {
-        uint32_t top = 0;
-        if (!merge_one(ranks, i, tables, planes, escapes, n_escapes, n_taken, top)) {
-            return false;
-        }
-        store_u32le(words + 4 * i, top << 16 | load_u16le(low + 2 * i));
-    }
-    return n_taken == n_escapes;
-}
-
 }  // namespace
 
-const LadderKernels kLadderScalar = {split_bf16,   split_fp32, encode_level,
-                                     decode_level, merge_bf16, merge_fp32};
+const LadderKernels kLadderScalar = {
+    {nullptr, split<Split::kBf16>, split<Split::kFp16>, split<Split::kFp32>, split<Split::kFp64>,
+     split<Split::kE4m3>, split<Split::kE5m2>, split<Split::kE3m4>, split<Split::kE8m0>,
+     split<Split::kE2m1>, split<Split::kE2m3>, split<Split::kE3m2>},
+    {nullptr, merge<Split::kBf16>, merge<Split::kFp16>, merge<Split::kFp32>, merge<Split::kFp64>,
+     merge<Split::kE4m3>, merge<Split::kE5m2>, merge<Split::kE3m4>, merge<Split::kE8m0>,
+     merge<Split::kE2m1>, merge<Split::kE2m3>, merge<Split::kE3m2>},
+    encode_level,
+    decode_level};
 
 }  // namespace ogds

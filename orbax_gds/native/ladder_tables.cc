@@ -13,57 +13,77 @@ constexpr uint32_t kOneIn = 64;       // groups are looked at, but kMinGroups to
 constexpr uint32_t kMinGroups = 64;
 constexpr uint32_t kMaxGroups = 256;
 
-uint8_t exponent_at(const uint8_t* words, uint32_t i, Split split) noexcept {
-    return static_cast<uint8_t>(split == Split::kBf16 ? load_u16le(words + 2 * size_t{i}) >> 7
-                                                      : load_u32le(words + 4 * size_t{i}) >> 23);
-}
-
 // Four tables, so that equal neighbours do not wait for each other's increment.
 class Histogram {
 public:
-    void add(const uint8_t* words, uint32_t first, uint32_t n, Split split) noexcept {
-        for (uint32_t i = 0; i < n; ++i) {
-            ++counts_[i % 4][exponent_at(words, first + i, split)];
+    explicit Histogram(const Dtype& dtype) noexcept : dtype_(dtype) {}
+
+    void add(const uint8_t* words, uint32_t first, uint32_t n) noexcept {
+        words += size_t{first} * dtype_.container_bytes;
+        switch (dtype_.container_bytes) {
+            case 1: return add_words<1>(words, n);
+            case 2: return add_words<2>(words, n);
+            case 4: return add_words<4>(words, n);
+            default: return add_words<8>(words, n);
         }
     }
 
     void sum(ExponentCounts& counts) const noexcept {
+        counts.split = dtype_.split;
         counts.total = 0;
-        for (uint32_t e = 0; e < 256; ++e) {
+        for (uint32_t e = 0; e <= max_exponent(dtype_.split); ++e) {
             counts.of[e] = counts_[0][e] + counts_[1][e] + counts_[2][e] + counts_[3][e];
             counts.total += counts.of[e];
         }
     }
 
 private:
-    uint32_t counts_[4][256] = {};
+    template <uint32_t kWordBytes>
+    void add_words(const uint8_t* words, uint32_t n) noexcept {
+        const uint32_t mantissa_bits = split_bits(dtype_.split).mantissa;
+        const uint32_t mask = max_exponent(dtype_.split);
+        for (uint32_t i = 0; i < n; ++i) {
+            const uint64_t word = load_partial_u64le(words + kWordBytes * i, kWordBytes);
+            ++counts_[i % 4][static_cast<uint32_t>(word >> mantissa_bits) & mask];
+        }
+    }
+
+    const Dtype& dtype_;
+    uint32_t counts_[4][kMaxExponents] = {};
 };
 
-// The largest exponent of the 15 consecutive ones that hold the most words.
-uint8_t choose_emax(const ExponentCounts& counts) noexcept {
+// The largest exponent of the 15 consecutive ones that hold the most words. Windows wrap around
+// where they are nearly everything: then it is one exponent that is left out.
+uint16_t choose_emax(const ExponentCounts& counts) noexcept {
+    const uint32_t n_exponents = max_exponent(counts.split) + 1;
+    if (n_exponents <= kEscapeSymbol) {
+        return static_cast<uint16_t>(n_exponents - 1);
+    }
     uint32_t inside = 0;
     for (uint32_t e = 0; e < kEscapeSymbol; ++e) {
         inside += counts.of[e];
     }
     uint32_t best = inside;
     uint32_t emax = kEscapeSymbol - 1;
-    for (uint32_t e = kEscapeSymbol; e < 256; ++e) {
-        inside += counts.of[e] - counts.of[e - kEscapeSymbol];
+    const uint32_t last = n_exponents == 16 ? n_exponents + kEscapeSymbol - 2 : n_exponents - 1;
+    for (uint32_t e = kEscapeSymbol; e <= last; ++e) {
+        inside += counts.of[e % n_exponents] - counts.of[e - kEscapeSymbol];
         if (inside > best) {
             best = inside;
-            emax = e;
+            emax = e % n_exponents;
         }
     }
-    return static_cast<uint8_t>(emax);
+    return static_cast<uint16_t>(emax);
 }
 
 // Sorts the symbols by falling count, equal ones by number; returns the counts in that order.
 void rank_symbols(const ExponentCounts& counts, LadderTables& tables,
                   uint32_t (&count_of_rank)[16]) noexcept {
-    uint32_t count_of_symbol[16];
+    const uint32_t mask = max_exponent(counts.split);
+    uint32_t count_of_symbol[16] = {};
     uint32_t outside = counts.total;
-    for (uint32_t k = 0; k < kEscapeSymbol; ++k) {
-        count_of_symbol[k] = counts.of[tables.emax - k];
+    for (uint32_t k = 0; k < kEscapeSymbol && k <= mask; ++k) {
+        count_of_symbol[k] = counts.of[(tables.emax - k) & mask];
         outside -= count_of_symbol[k];
     }
     count_of_symbol[kEscapeSymbol] = outside;
@@ -126,7 +146,6 @@ void derive(LadderTables& tables) noexcept {
     for (uint32_t rank = 0; rank < 16; ++rank) {
         const uint8_t symbol = tables.symbol_of_rank[rank];
         tables.rank_of_symbol[symbol] = static_cast<uint8_t>(rank);
-        tables.exponent_of_rank[rank] = static_cast<uint8_t>(tables.emax - symbol);
     }
     tables.escape_rank = tables.rank_of_symbol[kEscapeSymbol];
 }
@@ -135,7 +154,7 @@ void derive(LadderTables& tables) noexcept {
 
 void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words,
                       const Dtype& dtype, ExponentCounts& counts) noexcept {
-    Histogram histogram;
+    Histogram histogram(dtype);
     const uint32_t n_groups = (n_words + kGroupWords - 1) / kGroupWords;
     const uint32_t n_looked_at = std::clamp(n_groups / kOneIn, kMinGroups, kMaxGroups);
     const uint32_t stride = std::max(n_groups / n_looked_at, 1u);
@@ -143,7 +162,7 @@ void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words
         // The place within the stride moves on: a period of the rows must not hide columns.
         const uint32_t first = (i * stride + 7 * i % stride) * kGroupWords;
         if (map == nullptr || block_code(map, first / kBlockWords) == BlockCode::kNormal) {
-            histogram.add(words, first, std::min(kGroupWords, n_words - first), dtype.split);
+            histogram.add(words, first, std::min(kGroupWords, n_words - first));
         }
     }
     histogram.sum(counts);
@@ -155,7 +174,7 @@ uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables) noexc
     rank_symbols(counts, tables, count_of_rank);
     derive(tables);
     const uint64_t escapes = count_of_rank[tables.escape_rank];
-    return choose_widths(count_of_rank, tables) + 8 * escapes;
+    return choose_widths(count_of_rank, tables) + 8 * escape_bytes(counts.split) * escapes;
 }
 
 void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept {
@@ -164,8 +183,7 @@ void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept {
         const uint32_t code = tables.widths[l] == 4 ? 3 : tables.widths[l];
         levels |= code << (2 * l);
     }
-    out[0] = tables.emax;
-    out[1] = 0;
+    store_u16le(out, tables.emax);
     store_u16le(out + 2, static_cast<uint16_t>(levels));
     for (uint32_t i = 0; i < 8; ++i) {
         out[4 + i] = static_cast<uint8_t>(tables.symbol_of_rank[2 * i] |
@@ -173,10 +191,10 @@ void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept {
     }
 }
 
-Status read_ladder_header(const uint8_t* in, LadderTables& tables) noexcept {
+Status read_ladder_header(const uint8_t* in, Split split, LadderTables& tables) noexcept {
     static constexpr uint8_t kWidthOfCode[4] = {0, 1, 2, 4};
     tables = {};
-    tables.emax = in[0];
+    tables.emax = load_u16le(in);
     const uint32_t levels = load_u16le(in + 2);
     uint32_t n = 0;
     while (n < kMaxLevels && (n == 0 || tables.widths[n - 1] != 4)) {
@@ -185,7 +203,7 @@ Status read_ladder_header(const uint8_t* in, LadderTables& tables) noexcept {
             return Status::kLadderHeader;
         }
     }
-    if (in[1] != 0 || tables.widths[n - 1] != 4 || levels >> (2 * n) != 0) {
+    if (tables.emax > max_exponent(split) || tables.widths[n - 1] != 4 || levels >> (2 * n) != 0) {
         return Status::kLadderHeader;
     }
     tables.n_levels = static_cast<uint8_t>(n);

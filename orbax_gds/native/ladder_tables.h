@@ -10,9 +10,12 @@ namespace ogds {
 
 inline constexpr size_t kLadderHeaderBytes = 12;
 
-// How often each exponent occurs among the words looked at.
+inline constexpr uint32_t kMaxExponents = 2048;  // those of fp64
+
+// How often each exponent of the split occurs among the words looked at.
 struct ExponentCounts {
-    uint32_t of[256];
+    Split split;
+    uint32_t of[kMaxExponents];
     uint32_t total;
 };
 
@@ -26,6 +29,6 @@ uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables) noexc
 
 void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept;
 
-Status read_ladder_header(const uint8_t* in, LadderTables& tables) noexcept;
+Status read_ladder_header(const uint8_t* in, Split split, LadderTables& tables) noexcept;
 
 }  // namespace ogds

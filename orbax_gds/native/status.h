@@ -29,6 +29,7 @@ enum class Status : int {
     kLadderCount,
     kLadderRank,
     kLadderEscapes,
+    kLadderExponent,
     kZstdAbsent,
     kZstdFailed,
     kZstdFrame,
@@ -67,6 +68,7 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kLadderCount: return "ladder: count of a level differs";
         case Status::kLadderRank: return "ladder: rank above 15";
         case Status::kLadderEscapes: return "ladder: number of escapes differs";
+        case Status::kLadderExponent: return "ladder: exponent too large for the dtype";
         case Status::kZstdAbsent: return "zstd: unknown codec here";
         case Status::kZstdFailed: return "zstd: the library failed";
         case Status::kZstdFrame: return "zstd: damaged, or not one frame";

@@ -11,7 +11,7 @@ namespace ogds {
 struct Workspace {
     RankPlanes planes[2];
     alignas(64) uint8_t words[kSubBlockWords * 8];
-    alignas(64) uint8_t escapes[kSubBlockWords];
+    alignas(64) uint8_t escapes[kSubBlockWords * 2];
     uint8_t map[map_bytes_of(kMaxChunkWords)];
     const ForeignCodec* zstd = nullptr;  // codec 4 is unknown without
 };

@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kMaxWords = 3 * kSubBlockWords;  // bounds the time of one input
 
 void same_on_every_isa(const Bytes& frame) {
-    Decoded first;
+    Decoded first = {};
     bool is_first = true;
     for (const std::string& isa : isas()) {
         use_kernels(isa.c_str());

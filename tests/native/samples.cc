@@ -28,18 +28,23 @@ std::vector<uint8_t> all_dtypes() {
 
 namespace {
 
-// An exponent e with probability about 2^-(120 - e), and now and then any.
-uint64_t exponent(Random& random, Look look) {
+// Exponents below the middle of those that a split has: of bf16, those near 120.
+uint64_t exponent(Random& random, Split split, Look look) {
+    const uint32_t n = max_exponent(split) + 1;
+    const uint32_t top = n - n / 2 - n / 16;
     switch (look) {
-        case Look::kNarrow: return 118 + random.below(3);
-        case Look::kWide: return random.below(4) == 0 ? random.below(256) : 110 + random.below(12);
+        case Look::kNarrow: return top - random.below(3);
+        case Look::kWide:
+            return random.below(4) == 0 ? random.below(n)
+                                        : top - random.below(std::min(n / 4, 12u));
         default: break;
     }
     if (random.below(500) == 0) {
-        return random.below(256);
+        return random.below(n);
     }
-    uint64_t e = 120;
-    while (e > 90 && random.below(2) == 0) {
+    uint64_t e = top;
+    const uint64_t least = top - std::min(top, 30u);
+    while (e > least && random.below(2) == 0) {
         --e;
     }
     return e;
@@ -50,9 +55,9 @@ uint64_t word(Random& random, const Dtype& dtype, Look look) {
     if (look == Look::kRandom || dtype.split == Split::kNone) {
         return bits;
     }
-    const uint32_t mantissa_bits = dtype.split == Split::kBf16 ? 7 : 23;
-    const uint64_t rest = bits & ~(uint64_t{255} << mantissa_bits);
-    return rest | exponent(random, look) << mantissa_bits;
+    const uint32_t shift = split_bits(dtype.split).mantissa;
+    const uint64_t rest = bits & ~(uint64_t{max_exponent(dtype.split)} << shift);
+    return rest | exponent(random, dtype.split, look) << shift;
 }
 
 }  // namespace

@@ -1,22 +1,17 @@
-// The levels of the ladder 64 values at a time: one bit extraction (pext) a plane hands on the
-// values that a level cannot hold, one bit deposit (pdep) a plane takes them back.
+// The levels of the ladder 64 values at a time: the bits of the values that a level cannot hold are
+// extracted from the planes and handed on; in decoding they are deposited where they belong.
 //
-// Include only from files compiled for BMI2. Everything here is in an unnamed namespace: the linker
-// must not merge it with a copy that other files were given by other instruction sets.
+// `Bits` says how: bits_bmi2.h or bits_portable.h. Include only from files of one instruction set.
+// Everything here is in an unnamed namespace: the linker must not merge it with a copy that other
+// files were given by other instruction sets.
 #pragma once
 
-#include <immintrin.h>
-
+#include "bit_group.h"
 #include "bytes.h"
 #include "ladder_kernels.h"
 
 namespace ogds {
 namespace {
-
-// 64 values as bit planes.
-struct Group {
-    uint64_t b0, b1, b2, b3;
-};
 
 // Which values a level of width w passes on: those not below 2^w - 1.
 template <uint32_t kWidth>
@@ -45,7 +40,7 @@ inline Group lowered(const Group& v) noexcept {
 // written + handed, where handed is 0 unless written is 2^w - 1. `overflow` collects sums > 15.
 template <uint32_t kWidth>
 inline Group raised(uint64_t written0, uint64_t written1, const Group& handed,
-                           uint64_t& overflow) noexcept {
+                    uint64_t& overflow) noexcept {
     Group v;
     v.b0 = written0 ^ handed.b0;
     uint64_t carry = handed.b0;
@@ -67,15 +62,15 @@ constexpr size_t kPlaneBytes = sizeof(RankPlanes::bit[0]);
 
 // Appends bits to four planes at once. Between calls up to 7 bits of each plane wait for the rest
 // of their byte; a store of 8 bytes may write zeros past them, which the next store overwrites.
+template <class Bits>
 class PlaneWriter {
 public:
     explicit PlaneWriter(RankPlanes& planes) noexcept
         : start_(reinterpret_cast<uint8_t*>(&planes)) {}
 
     void append(const Group& v, uint64_t taken) noexcept {
-        const Group bits = {_pext_u64(v.b0, taken), _pext_u64(v.b1, taken),
-                            _pext_u64(v.b2, taken), _pext_u64(v.b3, taken)};
-        const auto n = static_cast<uint32_t>(_mm_popcnt_u64(taken));
+        const Group bits = Bits::extract(v, taken);
+        const auto n = static_cast<uint32_t>(__builtin_popcountll(taken));
         uint8_t* at = start_ + n_bits_ / 8;
         const uint32_t fill = n_bits_ % 8;
         n_bits_ += n;
@@ -112,17 +107,17 @@ private:
 };
 
 // Takes bits from four planes at once, at any bit position.
+template <class Bits>
 class PlaneReader {
 public:
     explicit PlaneReader(const RankPlanes& planes) noexcept
         : at_(reinterpret_cast<const uint8_t*>(&planes)) {}
 
     Group take(uint64_t wanted) noexcept {
-        const auto n = static_cast<uint32_t>(_mm_popcnt_u64(wanted));
+        const auto n = static_cast<uint32_t>(__builtin_popcountll(wanted));
         const Group v = {bits(0, n), bits(1, n), bits(2, n), bits(3, n)};
         n_bits_ += n;
-        return {_pdep_u64(v.b0, wanted), _pdep_u64(v.b1, wanted), _pdep_u64(v.b2, wanted),
-                _pdep_u64(v.b3, wanted)};
+        return Bits::deposit(v, wanted);
     }
 
     uint32_t n_values() const noexcept { return n_bits_; }
@@ -142,32 +137,32 @@ private:
     uint32_t n_bits_ = 0;
 };
 
-template <uint32_t kWidth>
+template <class Bits, uint32_t kWidth>
 inline void encode_group(const Group& v, uint64_t valid, uint64_t bitmaps[2],
-                                PlaneWriter& next) noexcept {
+                         PlaneWriter<Bits>& next) noexcept {
     const uint64_t passed = passed_on<kWidth>(v) & valid;
     bitmaps[0] = (kWidth == 1 ? passed : v.b0 | passed) & valid;
     bitmaps[1] = (v.b1 | passed) & valid;
     next.append(lowered<kWidth>(v), passed);
 }
 
-template <uint32_t kWidth>
+template <class Bits, uint32_t kWidth>
 uint32_t encode_narrow_level(const RankPlanes& values, uint32_t n, uint8_t* out,
-                                    RankPlanes& next) noexcept {
+                             RankPlanes& next) noexcept {
     const size_t bitmap_bytes = level_bytes(1, n);
-    PlaneWriter writer(next);
+    PlaneWriter<Bits> writer(next);
     uint64_t bitmaps[2];
     uint32_t g = 0;
     for (; g < n / 64; ++g) {
         const Group v = {values.bit[0][g], values.bit[1][g], values.bit[2][g], values.bit[3][g]};
-        encode_group<kWidth>(v, ~uint64_t{0}, bitmaps, writer);
+        encode_group<Bits, kWidth>(v, ~uint64_t{0}, bitmaps, writer);
         for (uint32_t b = 0; b < kWidth; ++b) {
             store_u64le(out + b * bitmap_bytes + 8 * g, bitmaps[b]);
         }
     }
     if (n % 64 != 0) {
         const Group v = {values.bit[0][g], values.bit[1][g], values.bit[2][g], values.bit[3][g]};
-        encode_group<kWidth>(v, low_bits(n % 64), bitmaps, writer);
+        encode_group<Bits, kWidth>(v, low_bits(n % 64), bitmaps, writer);
         for (uint32_t b = 0; b < kWidth; ++b) {
             store_partial_u64le(out + b * bitmap_bytes + 8 * g, bitmap_bytes - 8 * g, bitmaps[b]);
         }
@@ -186,9 +181,9 @@ void encode_last_level(const RankPlanes& values, uint32_t n, uint8_t* out) noexc
     }
 }
 
-template <uint32_t kWidth>
+template <class Bits, uint32_t kWidth>
 inline void decode_group(const uint64_t bitmaps[2], uint32_t g, uint64_t& overflow,
-                                PlaneReader& next, RankPlanes& values) noexcept {
+                         PlaneReader<Bits>& next, RankPlanes& values) noexcept {
     const uint64_t passed = kWidth == 1 ? bitmaps[0] : bitmaps[0] & bitmaps[1];
     const Group v = raised<kWidth>(bitmaps[0], bitmaps[1], next.take(passed), overflow);
     values.bit[0][g] = v.b0;
@@ -197,11 +192,11 @@ inline void decode_group(const uint64_t bitmaps[2], uint32_t g, uint64_t& overfl
     values.bit[3][g] = v.b3;
 }
 
-template <uint32_t kWidth>
+template <class Bits, uint32_t kWidth>
 LevelResult decode_narrow_level(const uint8_t* in, uint32_t n, const RankPlanes& next,
-                                       uint32_t n_next, RankPlanes& values) noexcept {
+                                uint32_t n_next, RankPlanes& values) noexcept {
     const size_t bitmap_bytes = level_bytes(1, n);
-    PlaneReader reader(next);
+    PlaneReader<Bits> reader(next);
     uint64_t overflow = 0;
     uint64_t bitmaps[2] = {0, 0};
     uint32_t g = 0;
@@ -209,14 +204,14 @@ LevelResult decode_narrow_level(const uint8_t* in, uint32_t n, const RankPlanes&
         for (uint32_t b = 0; b < kWidth; ++b) {
             bitmaps[b] = load_u64le(in + b * bitmap_bytes + 8 * g);
         }
-        decode_group<kWidth>(bitmaps, g, overflow, reader, values);
+        decode_group<Bits, kWidth>(bitmaps, g, overflow, reader, values);
     }
     if (n % 64 != 0) {
         for (uint32_t b = 0; b < kWidth; ++b) {
             bitmaps[b] = load_partial_u64le(in + b * bitmap_bytes + 8 * g, bitmap_bytes - 8 * g) &
                          low_bits(n % 64);
         }
-        decode_group<kWidth>(bitmaps, g, overflow, reader, values);
+        decode_group<Bits, kWidth>(bitmaps, g, overflow, reader, values);
     }
     if (reader.n_values() != n_next) {
         return LevelResult::kCountDiffers;
@@ -228,6 +223,26 @@ void decode_last_level(const uint8_t* in, uint32_t n, RankPlanes& values) noexce
     const size_t bitmap_bytes = level_bytes(1, n);
     for (uint32_t b = 0; b < 4; ++b, in += bitmap_bytes) {
         __builtin_memcpy(values.bit[b], in, bitmap_bytes);
+    }
+}
+
+template <class Bits>
+uint32_t encode_level(uint32_t width, const RankPlanes& values, uint32_t n, uint8_t* out,
+                      RankPlanes& next) noexcept {
+    switch (width) {
+        case 1: return encode_narrow_level<Bits, 1>(values, n, out, next);
+        case 2: return encode_narrow_level<Bits, 2>(values, n, out, next);
+        default: encode_last_level(values, n, out); return 0;
+    }
+}
+
+template <class Bits>
+LevelResult decode_level(uint32_t width, const uint8_t* in, uint32_t n, const RankPlanes& next,
+                         uint32_t n_next, RankPlanes& values) noexcept {
+    switch (width) {
+        case 1: return decode_narrow_level<Bits, 1>(in, n, next, n_next, values);
+        case 2: return decode_narrow_level<Bits, 2>(in, n, next, n_next, values);
+        default: decode_last_level(in, n, values); return LevelResult::kOk;
     }
 }
 

@@ -1,0 +1,96 @@
+// 32 bytes in a register of AVX2. Include only from files compiled for it.
+#pragma once
+
+#include <immintrin.h>
+
+#include "bytes.h"
+
+namespace ogds {
+namespace {
+
+// What the loops of the ladder ask of a register. It is one or more lanes of 16 bytes; what an
+// operation does, it does within each lane. A lane loaded or stored lies `gap` bytes after the one
+// before it.
+struct Avx2 {
+    using T = __m256i;
+    static constexpr uint32_t kBytes = 32;
+
+    static T load(const uint8_t* at, size_t gap) noexcept {
+        const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+        const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at + gap));
+        return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+    }
+    static void store(uint8_t* at, size_t gap, T v) noexcept {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(v));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(at + gap), _mm256_extracti128_si256(v, 1));
+    }
+    static T load_whole(const uint8_t* at) noexcept {
+        return _mm256_loadu_si256(reinterpret_cast<const T*>(at));
+    }
+    static void store_whole(uint8_t* at, T v) noexcept {
+        _mm256_storeu_si256(reinterpret_cast<T*>(at), v);
+    }
+
+    static T splat(uint32_t byte) noexcept { return _mm256_set1_epi8(static_cast<char>(byte)); }
+    // The same 16 bytes in every lane.
+    static T table(const uint8_t* at) noexcept {
+        return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+    }
+    // The byte of the lane of `table` that each byte of `index`, 0 to 15, names.
+    static T lookup(T table, T index) noexcept { return _mm256_shuffle_epi8(table, index); }
+
+    static T and_(T a, T b) noexcept { return _mm256_and_si256(a, b); }
+    static T or_(T a, T b) noexcept { return _mm256_or_si256(a, b); }
+    static T xor_(T a, T b) noexcept { return _mm256_xor_si256(a, b); }
+    // The bits of a where the mask has ones, else those of b.
+    static T select(T mask, T a, T b) noexcept {
+        return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
+    }
+    static bool any(T v) noexcept { return _mm256_testz_si256(v, v) == 0; }
+
+    static T add8(T a, T b) noexcept { return _mm256_add_epi8(a, b); }
+    static T sub8(T a, T b) noexcept { return _mm256_sub_epi8(a, b); }
+    static T min8(T a, T b) noexcept { return _mm256_min_epu8(a, b); }
+    // 0xFF where the bytes are equal, else 0.
+    static T equal8(T a, T b) noexcept { return _mm256_cmpeq_epi8(a, b); }
+    // 0xFF where the highest bit is set, else 0.
+    static T negative8(T v) noexcept { return _mm256_cmpgt_epi8(_mm256_setzero_si256(), v); }
+
+    template <int kBits>
+    static T left16(T v) noexcept { return _mm256_slli_epi16(v, kBits); }
+    template <int kBits>
+    static T right16(T v) noexcept { return _mm256_srli_epi16(v, kBits); }
+    template <int kBits>
+    static T right64(T v) noexcept { return _mm256_srli_epi64(v, kBits); }
+
+    // Of the units of a and then b those at even or odd places.
+    static T even8(T a, T b) noexcept {
+        const T mask = _mm256_set1_epi16(0xFF);
+        return _mm256_packus_epi16(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
+    }
+    static T odd8(T a, T b) noexcept {
+        return _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
+    }
+    static T even16(T a, T b) noexcept {
+        const T mask = _mm256_set1_epi32(0xFFFF);
+        return _mm256_packus_epi32(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
+    }
+    static T odd16(T a, T b) noexcept {
+        return _mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
+    }
+    static T even32(T a, T b) noexcept {
+        return _mm256_castps_si256(
+            _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88));
+    }
+
+    // The lower or upper halves of a and b, unit by unit in turn.
+    static T zip_low8(T a, T b) noexcept { return _mm256_unpacklo_epi8(a, b); }
+    static T zip_high8(T a, T b) noexcept { return _mm256_unpackhi_epi8(a, b); }
+    static T zip_low16(T a, T b) noexcept { return _mm256_unpacklo_epi16(a, b); }
+    static T zip_high16(T a, T b) noexcept { return _mm256_unpackhi_epi16(a, b); }
+    static T zip_low32(T a, T b) noexcept { return _mm256_unpacklo_epi32(a, b); }
+    static T zip_high32(T a, T b) noexcept { return _mm256_unpackhi_epi32(a, b); }
+};
+
+}  // namespace
+}  // namespace ogds
