@@ -117,9 +117,10 @@ def encode_frame(
     dtype: int,
     *,
     chunk: int = 0,
-    codec: Literal["auto", "off", "raw", "ladder", "zstd"] = "auto",
+    codec: Literal["auto", "off", "raw", "ladder", "modelled", "zstd"] = "auto",
     block_map: bool | None = None,
     zstd_level: int = 3,
+    columns: int = 0,
 ) -> bytes:
     """Return the frame of one chunk.
 
@@ -130,6 +131,7 @@ def encode_frame(
         codec: As in `encode_run`, or one codec even where another is smaller.
         block_map: True or False force the block map on or off; None uses it where it saves.
         zstd_level: As in `encode_run`.
+        columns: As in `encode_run`; at most the number of words.
     """
 
 def decode_frame(frame: Buffer, words_out: Buffer) -> int:
@@ -149,8 +151,9 @@ def frame_info(frame: Buffer) -> dict[str, object]:
 
     Returns:
         codec, dtype, flags, n_words, payload_bytes, frame_bytes, chunk, n_zero_blocks,
-        n_constant_blocks, n_escapes (integers), levels (list of widths) and stream_bytes (name
-        to bytes).
+        n_constant_blocks, columns (of a prediction, else 0), trimmed_bits (left out, of all
+        words), n_escapes (integers), sign_slot (bool), levels (list of widths) and stream_bytes
+        (name to bytes).
 
     Raises:
         ValueError: The header or the sizes in the frame are not possible. CRCs of the payload

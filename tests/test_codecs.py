@@ -1,6 +1,7 @@
 """Every codec obeys the laws of its conformance class."""
 
 from orbax_gds.codecs.ladder import Ladder
+from orbax_gds.codecs.modelled import Modelled
 from orbax_gds.codecs.raw import Raw
 from orbax_gds.codecs.zstd import Zstd
 from orbax_gds.testing import CodecConformance
@@ -12,6 +13,10 @@ class TestRaw(CodecConformance):
 
 class TestLadder(CodecConformance):
     codec = Ladder()
+
+
+class TestModelled(CodecConformance):
+    codec = Modelled()
 
 
 class TestZstd(CodecConformance):

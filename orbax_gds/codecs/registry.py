@@ -5,6 +5,7 @@ from typing import Protocol
 import numpy as np
 
 from orbax_gds.codecs.ladder import Ladder
+from orbax_gds.codecs.modelled import Modelled
 from orbax_gds.codecs.raw import Raw
 from orbax_gds.codecs.zstd import Zstd
 from orbax_gds.dtypes import Dtype
@@ -50,7 +51,7 @@ class Codec(Protocol):
         ...
 
 
-CODECS: tuple[Codec, ...] = (Raw(), Ladder(), Zstd())
+CODECS: tuple[Codec, ...] = (Raw(), Ladder(), Modelled(), Zstd())
 
 _BY_ID = {codec.id: codec for codec in CODECS}
 _BY_NAME = {codec.name: codec for codec in CODECS}

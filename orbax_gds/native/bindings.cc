@@ -154,10 +154,14 @@ EncodeOptions options_of(const std::string& codec, int zstd_level, std::optional
         options.codec = CodecChoice::kRaw;
     } else if (one_frame && codec == "ladder") {
         options.codec = CodecChoice::kLadder;
+    } else if (one_frame && codec == "modelled") {
+        options.codec = CodecChoice::kModelled;
     } else if (one_frame && codec == "zstd") {
         options.codec = CodecChoice::kZstd;
     } else if (codec != "auto") {
-        refuse("codec must be ", one_frame ? "'auto', 'off', 'raw', 'ladder' or 'zstd'" : "'auto' or 'off'",
+        refuse("codec must be ",
+               one_frame ? "'auto', 'off', 'raw', 'ladder', 'modelled' or 'zstd'"
+                         : "'auto' or 'off'",
                ", not '", codec, "'.");
     }
     options.zstd_level = zstd_level;
@@ -247,13 +251,16 @@ bool py_derives(nb::handle source, nb::handle target, int rule) {
 
 nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
                           const std::string& codec, std::optional<bool> block_map,
-                          int zstd_level) {
+                          int zstd_level, uint32_t columns) {
     const Dtype& known = checked_dtype(dtype);
     const EncodeOptions options = options_of(codec, zstd_level, block_map, true);
     const Buffer buffer(words, "words", Buffer::Access::kRead);
     const size_t n_words = buffer.words("words", known);
     check_n_words(n_words);
     const auto n = static_cast<uint32_t>(n_words);
+    if (columns > n) {
+        refuse("There are ", columns, " columns, but only ", n, " words.");
+    }
     const size_t room = max_forced_frame_bytes(n, known);
     const auto out = std::make_unique_for_overwrite<uint8_t[]>(room);
     FrameHeader header;
@@ -262,8 +269,8 @@ nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
     Status status;
     {
         const nb::gil_scoped_release release;
-        status = encode_frame(buffer.bytes(), {chunk, n, static_cast<uint8_t>(dtype)}, options,
-                              {out.get(), room}, mine->workspace(), header);
+        status = encode_frame(buffer.bytes(), {chunk, n, static_cast<uint8_t>(dtype), columns},
+                              options, {out.get(), room}, mine->workspace(), header);
     }
     zstd.rethrow(status);
     if (status != Status::kOk) {
@@ -304,6 +311,7 @@ nb::dict streams_of(const FrameInfo& info) {
     add("raw", info.raw_bytes);
     add("zstd", info.zstd_bytes);
     add("heads", info.heads_bytes);
+    add("offsets", info.offsets_bytes);
     add("fields", info.fields_bytes);
     for (uint32_t l = 0; l < info.tables.n_levels; ++l) {
         streams[("level " + std::to_string(l)).c_str()] = info.level_bytes[l];
@@ -334,6 +342,9 @@ nb::dict py_frame_info(nb::handle frame) {
     result["chunk"] = header.chunk;
     result["n_zero_blocks"] = info.blocks.n_zero;
     result["n_constant_blocks"] = info.blocks.n_constant;
+    result["columns"] = info.columns;
+    result["sign_slot"] = info.sign_slot;
+    result["trimmed_bits"] = info.trimmed_bits;
     result["n_escapes"] = info.n_escapes;
     nb::list levels;
     for (uint32_t l = 0; l < info.tables.n_levels; ++l) {
@@ -369,7 +380,7 @@ NB_MODULE(_native, m) {
     m.def("derives", &py_derives, nb::arg("source"), nb::arg("target"), nb::arg("rule"));
     m.def("encode_frame", &py_encode_frame, nb::arg("words"), nb::arg("dtype"), nb::kw_only(),
           nb::arg("chunk") = 0, nb::arg("codec") = "auto", nb::arg("block_map") = nb::none(),
-          nb::arg("zstd_level") = 3);
+          nb::arg("zstd_level") = 3, nb::arg("columns") = 0);
     m.def("decode_frame", &py_decode_frame, nb::arg("frame"), nb::arg("words_out"));
     m.def("frame_info", &py_frame_info, nb::arg("frame"));
     if (const char* forced = std::getenv("ORBAX_GDS_ISA"); forced != nullptr && *forced != '\0') {

@@ -57,6 +57,15 @@ private:
     uint32_t at_ = 0;
 };
 
+// The words of a chunk to be coded and what is known of them.
+struct ChunkWords {
+    const uint8_t* words;
+    const uint8_t* map;  // nullptr: all words are normal
+    uint32_t n_words;
+    uint32_t n_normal_words;
+    uint32_t columns;  // words in a row where the chunk is a matrix, else 0
+};
+
 // Makes the map of a chunk and writes it and the constants to `out`. False if it found no room.
 // `map` has room for map_bytes_of(n_words) and keeps a map that nobody else can change.
 bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype, uint8_t* map,

@@ -6,15 +6,13 @@
 #include "block_map.h"
 #include "bytes.h"
 #include "ladder.h"
+#include "modelled.h"
 #include "payload.h"
 #include "raw.h"
 #include "zstd.h"
 
 namespace ogds {
 namespace {
-
-// A codec must save this share (1 / 50 = 2 %) of the raw bytes to be used by choice.
-constexpr size_t kMinSaving = 50;
 
 size_t frame_bytes_for(size_t payload_bytes) noexcept {
     return align_up(kFrameHeaderBytes + payload_bytes, kFrameAlignment);
@@ -40,68 +38,17 @@ Status encode_map(std::span<const uint8_t> words, const ChunkShape& shape, const
     return Status::kOk;
 }
 
-// Codes words without a split by zstd if that pays; else raw.
-Status encode_whole_words(const uint8_t* words, const NormalRuns& runs, uint32_t n_normal,
-                          const Dtype& dtype, int level, PayloadWriter& out, Workspace& workspace,
-                          Codec& codec) noexcept {
-    if (level != 0 &&
-        zstd_is_hopeful(words, runs, n_normal, dtype, level, kMinSaving, workspace)) {
-        const PayloadWriter before = out;
-        const size_t all = raw_bytes(dtype, n_normal);
-        out.limit_rest(all - ceil_div(all, kMinSaving));
-        const Status status = encode_zstd(words, runs, n_normal, dtype, level, out, workspace);
-        if (status != Status::kNoSpace) {
-            codec = Codec::kZstd;
-            return status;
-        }
-        out = before;
+Status decode_words(PayloadReader& in, const FrameHeader& header, NormalRuns runs,
+                    uint32_t n_normal, uint8_t* words, Workspace& workspace) noexcept {
+    const Dtype& dtype = dtype_of(header.dtype);
+    switch (header.codec) {
+        case Codec::kRaw: return decode_raw(in, runs, dtype, n_normal, words);
+        case Codec::kLadder: return decode_ladder(in, runs, n_normal, dtype, words, workspace);
+        case Codec::kModelled:
+            return decode_modelled(in, runs, header.n_words, n_normal, dtype, words, workspace);
+        case Codec::kZstd: return decode_zstd(in, runs, n_normal, dtype, words, workspace);
     }
-    return encode_raw(words, runs, dtype, out, n_normal);
-}
-
-// Codes the normal words; leaves in `codec` which codec did it.
-Status encode_words(const uint8_t* words, const uint8_t* map, uint32_t n_words, uint32_t n_normal,
-                    const Dtype& dtype, const EncodeOptions& options, PayloadWriter& out,
-                    Workspace& workspace, Codec& codec) noexcept {
-    const NormalRuns runs(map, n_words);
-    const CodecChoice choice = options.codec;
-    const bool by_choice = choice == CodecChoice::kAuto;
-    codec = Codec::kRaw;
-    if (choice == CodecChoice::kZstd) {
-        codec = Codec::kZstd;
-        return encode_zstd(words, runs, n_normal, dtype, options.zstd_level, out, workspace);
-    }
-    if (by_choice && dtype.split == Split::kNone) {
-        return encode_whole_words(words, runs, n_normal, dtype, options.zstd_level, out, workspace,
-                                  codec);
-    }
-    if (by_choice ? n_normal == 0 : choice == CodecChoice::kRaw) {
-        return encode_raw(words, runs, dtype, out, n_normal);
-    }
-    ExponentCounts counts;
-    LadderTables tables;
-    sample_exponents(words, map, n_words, dtype, counts);
-    const uint64_t exponent_bits = choose_tables(counts, tables);
-    // What the exponents take in the raw form, less what must be saved of the whole words.
-    const uint64_t exponent_bits_raw = split_bits(dtype.split).exponent;
-    const uint64_t worth_bits =
-        uint64_t{counts.total} * (exponent_bits_raw * kMinSaving - dtype.bits);
-    const bool hopeful = exponent_bits * kMinSaving < worth_bits;
-    if (!by_choice || hopeful) {
-        const PayloadWriter before = out;
-        const size_t all = raw_bytes(dtype, n_normal);
-        if (by_choice) {
-            out.limit_rest(all - ceil_div(all, kMinSaving));
-        }
-        const Status status =
-            encode_ladder(words, runs, n_normal, dtype, tables, out, workspace);
-        if (!by_choice || status == Status::kOk) {
-            codec = Codec::kLadder;
-            return status;
-        }
-        out = before;
-    }
-    return encode_raw(words, runs, dtype, out, n_normal);
+    return Status::kUnknownCodec;
 }
 
 Status decode_payload(PayloadReader& in, const FrameHeader& header, const Dtype& dtype,
@@ -119,17 +66,8 @@ Status decode_payload(PayloadReader& in, const FrameHeader& header, const Dtype&
     }
     const uint32_t n_normal = map.counts.n_normal_words;
     const NormalRuns runs(map.map, header.n_words);
-    Status status = Status::kUnknownCodec;
-    switch (header.codec) {
-        case Codec::kRaw: status = decode_raw(in, runs, dtype, n_normal, words); break;
-        case Codec::kLadder:
-            status = decode_ladder(in, runs, n_normal, dtype, words, workspace);
-            break;
-        case Codec::kZstd:
-            status = decode_zstd(in, runs, n_normal, dtype, words, workspace);
-            break;
-    }
-    if (status != Status::kOk) {
+    if (const Status status = decode_words(in, header, runs, n_normal, words, workspace);
+        status != Status::kOk) {
         return status;
     }
     return in.left() == 0 ? Status::kOk : Status::kPayloadLong;
@@ -148,7 +86,10 @@ size_t max_forced_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept {
     // Per sub-block counts and partial bytes of the bitmaps.
     const size_t ladder = raw_bytes(dtype, n_words) + size_t{n_words} * 3 + kLadderHeaderBytes +
                           ceil_div(n_words, kSubBlockWords) * 5 * size_t{kMaxLevels};
-    return frame_bytes_for(map + ladder);
+    // Beside the ladder's, offsets of at most every word and one column.
+    const size_t modelled = kModelledHeaderBytes + size_t{n_words} + 1 +
+                            ceil_div(n_words, kSubBlockWords) * kModelledHeadBytes;
+    return frame_bytes_for(map + ladder + modelled);
 }
 
 Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
@@ -165,6 +106,9 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     if (options.codec == CodecChoice::kLadder && dtype.split == Split::kNone) {
         return Status::kLadderDtype;
     }
+    if (options.codec == CodecChoice::kModelled && !is_modelled(dtype.split)) {
+        return Status::kModelledDtype;
+    }
     if (out.size() < frame_bytes_for(0)) {
         return Status::kNoSpace;
     }
@@ -172,6 +116,7 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     // changes no byte.
     const bool forced = options.codec == CodecChoice::kLadder ||
                         options.codec == CodecChoice::kZstd ||
+                        options.codec == CodecChoice::kModelled ||
                         options.block_map == MapChoice::kAlways;
     const size_t most = forced ? max_forced_frame_bytes(shape.n_words, dtype)
                                : max_frame_bytes(shape.n_words, dtype);
@@ -187,8 +132,9 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     }
     header.flags = writer.size() != 0 ? kFlagBlockMap : 0;
     const uint8_t* map = header.flags != 0 ? workspace.map : nullptr;
-    if (const Status status = encode_words(words.data(), map, shape.n_words, n_normal, dtype,
-                                           options, writer, workspace, header.codec);
+    const ChunkWords chunk = {words.data(), map, shape.n_words, n_normal, shape.columns};
+    if (const Status status =
+            encode_words(chunk, dtype, options, writer, workspace, header.codec);
         status != Status::kOk) {
         const bool too_long = std::min(out.size(), most) > kMaxFrameBytes;
         return status == Status::kNoSpace && too_long ? Status::kFrameTooLong : status;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "choice.h"
 #include "dtypes.h"
 #include "status.h"
 #include "workspace.h"
@@ -14,8 +15,6 @@ inline constexpr size_t kFrameHeaderBytes = 32;
 inline constexpr size_t kFrameAlignment = 64;
 inline constexpr size_t kIndexRecordBytes = 32;
 inline constexpr size_t kMaxFrameBytes = 0x7FFFFFFF;
-
-enum class Codec : uint8_t { kRaw = 0, kLadder = 1, kZstd = 4 };
 
 inline constexpr uint16_t kFlagBlockMap = 1;
 
@@ -36,25 +35,6 @@ struct ChunkShape {
     uint32_t n_words;
     uint8_t dtype;
     uint32_t columns = 0;  // words in a row where the chunk is a matrix, else 0; only to encode
-};
-
-enum class CodecChoice : uint8_t {
-    kAuto,    // the smallest of ladder, zstd and raw; raw if less than 2 % is saved
-    kRaw,     // always
-    kLadder,  // always
-    kZstd,    // always
-};
-
-enum class MapChoice : uint8_t {
-    kWhenSmaller,
-    kNever,
-    kAlways,
-};
-
-struct EncodeOptions {
-    CodecChoice codec = CodecChoice::kAuto;
-    MapChoice block_map = MapChoice::kWhenSmaller;
-    int zstd_level = 0;  // 0: not used by choice
 };
 
 // Upper bound of frame_bytes for CodecChoice::kAuto and kRaw without a forced block map; a multiple

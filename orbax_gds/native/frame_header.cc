@@ -15,6 +15,7 @@ constexpr bool is_known(uint8_t codec) noexcept {
     switch (static_cast<Codec>(codec)) {
         case Codec::kRaw:
         case Codec::kLadder:
+        case Codec::kModelled:
         case Codec::kZstd: return true;
     }
     return false;

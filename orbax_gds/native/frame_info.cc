@@ -3,9 +3,25 @@
 #include <algorithm>
 
 #include "ladder.h"
+#include "modelled.h"
 
 namespace ogds {
 namespace {
+
+// Adds up the streams of a sub-block whose head was read.
+Status add_streams(PayloadReader& in, const SubBlockHead& head, FrameInfo& info) noexcept {
+    if (in.take(head.fields_bytes + head.levels_bytes + head.escapes_bytes) == nullptr) {
+        return Status::kPayloadShort;
+    }
+    info.heads_bytes += 2 * size_t{info.tables.n_levels};
+    info.fields_bytes += head.fields_bytes;
+    info.n_escapes += head.n_escapes;
+    info.escape_bytes += head.escapes_bytes;
+    for (uint32_t l = 0; l < info.tables.n_levels; ++l) {
+        info.level_bytes[l] += head.level_bytes[l];
+    }
+    return Status::kOk;
+}
 
 Status read_ladder_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
                         FrameInfo& info) noexcept {
@@ -19,30 +35,46 @@ Status read_ladder_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
     if (header == nullptr) {
         return Status::kPayloadShort;
     }
-    if (const Status status = read_ladder_header(header, dtype.split, info.tables);
-        status != Status::kOk) {
-        return status;
-    }
+    Status status = read_ladder_header(header, dtype.split, info.tables);
     info.heads_bytes = kLadderHeaderBytes;
-    for (uint32_t done = 0; done < n_words; done += kSubBlockWords) {
+    for (uint32_t done = 0; done < n_words && status == Status::kOk; done += kSubBlockWords) {
         const uint32_t m = std::min(kSubBlockWords, n_words - done);
         SubBlockHead head;
-        if (const Status status = read_sub_block_head(in, m, dtype, info.tables, head);
-            status != Status::kOk) {
-            return status;
-        }
-        if (in.take(head.fields_bytes + head.levels_bytes + head.escapes_bytes) == nullptr) {
-            return Status::kPayloadShort;
-        }
-        info.heads_bytes += 2 * size_t{info.tables.n_levels};
-        info.fields_bytes += head.fields_bytes;
-        info.n_escapes += head.n_escapes;
-        info.escape_bytes += head.escapes_bytes;
-        for (uint32_t l = 0; l < info.tables.n_levels; ++l) {
-            info.level_bytes[l] += level_bytes(info.tables.widths[l], head.n_values[l]);
+        status = read_sub_block_head(in, m, dtype, info.tables, head);
+        if (status == Status::kOk) {
+            status = add_streams(in, head, info);
         }
     }
-    return Status::kOk;
+    return status;
+}
+
+Status read_modelled_info(PayloadReader& in, uint32_t n_words, uint32_t n_normal_words,
+                          const Dtype& dtype, FrameInfo& info) noexcept {
+    if (!is_modelled(dtype.split)) {
+        return Status::kModelledDtype;
+    }
+    if (n_normal_words == 0) {
+        return Status::kOk;
+    }
+    ModelledTables tables;
+    Status status = read_modelled_header(in, n_words, dtype.split, tables);
+    info.tables = tables.ladder;
+    info.columns = tables.prediction.columns;
+    info.sign_slot = tables.sign_slot;
+    info.heads_bytes = kModelledHeaderBytes;
+    info.offsets_bytes = offset_bytes(n_words, info.columns);
+    for (uint32_t done = 0; done < n_normal_words && status == Status::kOk;
+         done += kSubBlockWords) {
+        const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
+        ModelledHead head;
+        status = read_modelled_head(in, m, dtype.split, tables, head);
+        if (status == Status::kOk) {
+            info.heads_bytes += kModelledHeadBytes;
+            info.trimmed_bits += uint64_t{m} * head.trimmed_bits;
+            status = add_streams(in, head.ladder, info);
+        }
+    }
+    return status;
 }
 
 }  // namespace
@@ -66,6 +98,9 @@ Status read_frame_info(std::span<const uint8_t> frame, const FrameHeader& header
     }
     if (header.codec == Codec::kLadder) {
         return read_ladder_info(in, info.blocks.n_normal_words, dtype, info);
+    }
+    if (header.codec == Codec::kModelled) {
+        return read_modelled_info(in, header.n_words, info.blocks.n_normal_words, dtype, info);
     }
     (header.codec == Codec::kZstd ? info.zstd_bytes : info.raw_bytes) = in.left();
     return Status::kOk;

@@ -9,7 +9,10 @@ namespace ogds {
 
 struct FrameInfo {
     MapCounts blocks;
-    LadderTables tables;  // of a ladder with words; n_levels = 0 otherwise
+    LadderTables tables;  // of a ladder or modelled with words; n_levels = 0 otherwise
+    uint32_t columns;       // of modelled with a prediction, else 0
+    bool sign_slot;         // of modelled
+    uint64_t trimmed_bits;  // that modelled leaves out, of all words
     uint64_t n_escapes;
     // Bytes of each stream; those of different codecs exclude each other.
     size_t map_bytes;
@@ -17,6 +20,7 @@ struct FrameInfo {
     size_t raw_bytes;
     size_t zstd_bytes;
     size_t heads_bytes;
+    size_t offsets_bytes;
     size_t fields_bytes;
     size_t level_bytes[kMaxLevels];
     size_t escape_bytes;

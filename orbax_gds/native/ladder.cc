@@ -8,37 +8,6 @@
 namespace ogds {
 namespace {
 
-// The next m normal words: where they lie if that is one piece, else gathered.
-const uint8_t* gather(const uint8_t* words, NormalRuns& runs, uint32_t m, uint32_t word_bytes,
-                      uint8_t* scratch) noexcept {
-    Run run = runs.next(m);
-    if (run.n_words == m) {
-        return words + size_t{run.first} * word_bytes;
-    }
-    uint8_t* to = scratch;
-    for (uint32_t left = m;; run = runs.next(left)) {
-        const size_t n_bytes = size_t{run.n_words} * word_bytes;
-        std::memcpy(to, words + size_t{run.first} * word_bytes, n_bytes);
-        to += n_bytes;
-        left -= run.n_words;
-        if (left == 0) {
-            return scratch;
-        }
-    }
-}
-
-// Writes m normal words to their places.
-void scatter(const uint8_t* from, NormalRuns& runs, uint32_t m, uint32_t word_bytes,
-             uint8_t* words) noexcept {
-    while (m > 0) {
-        const Run run = runs.next(m);
-        const size_t n_bytes = size_t{run.n_words} * word_bytes;
-        std::memcpy(words + size_t{run.first} * word_bytes, from, n_bytes);
-        from += n_bytes;
-        m -= run.n_words;
-    }
-}
-
 Status encode_sub_block(const uint8_t* words, uint32_t m, const Dtype& dtype,
                         const LadderTables& tables, PayloadWriter& out,
                         Workspace& workspace) noexcept {
@@ -51,55 +20,8 @@ Status encode_sub_block(const uint8_t* words, uint32_t m, const Dtype& dtype,
     }
     const uint32_t n_escapes =
         split(words, m, tables, nullptr, fields, workspace.planes[0], workspace.escapes);
-    uint32_t n = m;
-    for (uint32_t l = 0; l < tables.n_levels; ++l) {
-        const uint32_t width = tables.widths[l];
-        uint8_t* level = out.reserve(level_bytes(width, n));
-        if (level == nullptr) {
-            return Status::kNoSpace;
-        }
-        n = kernel.encode_level(width, workspace.planes[l % 2], n, level,
-                                workspace.planes[(l + 1) % 2]);
-        const uint32_t count = l + 1 < tables.n_levels ? n : n_escapes;
-        store_u16le(counts + 2 * l, static_cast<uint16_t>(count));
-    }
-    const size_t n_bytes = size_t{n_escapes} * escape_bytes(dtype.split);
-    uint8_t* escapes = out.reserve(n_bytes);
-    if (escapes == nullptr) {
-        return Status::kNoSpace;
-    }
-    std::memcpy(escapes, workspace.escapes, n_bytes);
-    return Status::kOk;
-}
-
-Status status_of(LevelResult result) noexcept {
-    switch (result) {
-        case LevelResult::kOk: return Status::kOk;
-        case LevelResult::kCountDiffers: return Status::kLadderCount;
-        case LevelResult::kRankTooLarge: break;
-    }
-    return Status::kLadderRank;
-}
-
-// Decodes the levels, last to first, into workspace.planes[0].
-Status decode_levels(const uint8_t* levels_end, const SubBlockHead& head,
-                     const LadderTables& tables, Workspace& workspace) noexcept {
-    const LadderKernels& kernel = *kernels().ladder;
-    uint32_t n_next = 0;
-    const uint8_t* level = levels_end;
-    for (uint32_t l = tables.n_levels; l-- > 0;) {
-        const uint32_t width = tables.widths[l];
-        const uint32_t n = head.n_values[l];
-        level -= level_bytes(width, n);
-        const LevelResult result =
-            kernel.decode_level(width, level, n, workspace.planes[(l + 1) % 2], n_next,
-                                workspace.planes[l % 2]);
-        if (result != LevelResult::kOk) {
-            return status_of(result);
-        }
-        n_next = n;
-    }
-    return Status::kOk;
+    SignSlot no_slot;
+    return write_levels(m, dtype.split, tables, n_escapes, counts, no_slot, out, workspace);
 }
 
 Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
@@ -117,7 +39,7 @@ Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
         return Status::kPayloadShort;
     }
     in.checksum();
-    if (const Status status = decode_levels(levels + head.levels_bytes, head, tables, workspace);
+    if (const Status status = read_levels(levels, head, false, tables, workspace);
         status != Status::kOk) {
         return status;
     }
@@ -132,41 +54,9 @@ Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
 
 }  // namespace
 
-bool escapes_fit(Split split, const uint8_t* escapes, uint32_t n) noexcept {
-    const uint32_t most = max_exponent(split);
-    if (most >= 256) {
-        for (uint32_t i = 0; i < n; ++i) {
-            if (load_u16le(escapes + 2 * size_t{i}) > most) {
-                return false;
-            }
-        }
-        return true;
-    }
-    return most == 255 ||
-           std::all_of(escapes, escapes + n, [most](uint8_t exponent) { return exponent <= most; });
-}
-
 Status read_sub_block_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
                            const LadderTables& tables, SubBlockHead& head) noexcept {
-    const uint8_t* counts = in.take(2 * size_t{tables.n_levels});
-    if (counts == nullptr) {
-        return Status::kPayloadShort;
-    }
-    head.fields_bytes = fields_bytes(rest_bits(dtype.split), m);
-    head.levels_bytes = 0;
-    uint32_t n = m;
-    for (uint32_t l = 0; l < tables.n_levels; ++l) {
-        head.n_values[l] = n;
-        head.levels_bytes += level_bytes(tables.widths[l], n);
-        const uint32_t count = load_u16le(counts + 2 * l);
-        if (l + 1 < tables.n_levels && count > n) {
-            return Status::kLadderCount;
-        }
-        n = count;
-    }
-    head.n_escapes = n;
-    head.escapes_bytes = size_t{n} * escape_bytes(dtype.split);
-    return n > m ? Status::kLadderEscapes : Status::kOk;
+    return read_counts(in, m, dtype.split, rest_bits(dtype.split), false, tables, head);
 }
 
 Status encode_ladder(const uint8_t* words, NormalRuns runs, uint32_t n_normal_words,
@@ -210,24 +100,15 @@ Status decode_ladder(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words
         status != Status::kOk) {
         return status;
     }
+    Places places(words, runs, dtype.container_bytes);
     for (uint32_t done = 0; done < n_normal_words;) {
         const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
-        NormalRuns after = runs;
-        const Run run = after.next(m);
-        const bool in_place = words != nullptr && run.n_words == m;
-        uint8_t* to = workspace.words;
-        if (in_place) {
-            to = words + size_t{run.first} * dtype.container_bytes;
-        }
+        uint8_t* to = places.begin(m, workspace.words);
         if (const Status status = decode_sub_block(in, m, dtype, tables, to, workspace);
             status != Status::kOk) {
             return status;
         }
-        if (in_place) {
-            runs = after;
-        } else if (words != nullptr) {
-            scatter(to, runs, m, dtype.container_bytes, words);
-        }
+        places.end();
         done += m;
     }
     return Status::kOk;

@@ -71,7 +71,7 @@ struct LadderKernels {
     DecodeLevelFn decode_level;
 };
 
-static inline size_t level_bytes(uint32_t width, uint32_t n) noexcept {
+static constexpr size_t level_bytes(uint32_t width, uint32_t n) noexcept {
     return static_cast<size_t>(width) * ((n + 7) / 8);
 }
 

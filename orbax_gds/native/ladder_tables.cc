@@ -4,14 +4,10 @@
 #include <cstring>
 
 #include "bytes.h"
+#include "sampling.h"
 
 namespace ogds {
 namespace {
-
-constexpr uint32_t kGroupWords = 32;  // consecutive words: a cache line of bf16, two of fp32
-constexpr uint32_t kOneIn = 64;       // groups are looked at, but kMinGroups to kMaxGroups
-constexpr uint32_t kMinGroups = 64;
-constexpr uint32_t kMaxGroups = 256;
 
 // Four tables, so that equal neighbours do not wait for each other's increment.
 class Histogram {
@@ -76,24 +72,32 @@ uint16_t choose_emax(const ExponentCounts& counts) noexcept {
     return static_cast<uint16_t>(emax);
 }
 
-// Sorts the symbols by falling count, equal ones by number; returns the counts in that order.
-void rank_symbols(const ExponentCounts& counts, LadderTables& tables,
-                  uint32_t (&count_of_rank)[16]) noexcept {
+// How often each symbol occurs.
+struct SymbolCounts {
+    uint32_t of[16] = {};
+};
+
+SymbolCounts count_symbols(const ExponentCounts& counts, uint32_t emax) noexcept {
     const uint32_t mask = max_exponent(counts.split);
-    uint32_t count_of_symbol[16] = {};
-    uint32_t outside = counts.total;
+    SymbolCounts symbols;
+    symbols.of[kEscapeSymbol] = counts.total;
     for (uint32_t k = 0; k < kEscapeSymbol && k <= mask; ++k) {
-        count_of_symbol[k] = counts.of[(tables.emax - k) & mask];
-        outside -= count_of_symbol[k];
+        symbols.of[k] = counts.of[(emax - k) & mask];
+        symbols.of[kEscapeSymbol] -= symbols.of[k];
     }
-    count_of_symbol[kEscapeSymbol] = outside;
+    return symbols;
+}
+
+// Sorts the symbols by falling count, equal ones by number; returns the counts in that order.
+void rank_symbols(const SymbolCounts& symbols, LadderTables& tables,
+                  uint32_t (&count_of_rank)[16]) noexcept {
     for (uint8_t k = 0; k < 16; ++k) {
         uint32_t at = k;
-        for (; at > 0 && count_of_rank[at - 1] < count_of_symbol[k]; --at) {
+        for (; at > 0 && count_of_rank[at - 1] < symbols.of[k]; --at) {
             count_of_rank[at] = count_of_rank[at - 1];
             tables.symbol_of_rank[at] = tables.symbol_of_rank[at - 1];
         }
-        count_of_rank[at] = count_of_symbol[k];
+        count_of_rank[at] = symbols.of[k];
         tables.symbol_of_rank[at] = k;
     }
 }
@@ -150,31 +154,51 @@ void derive(LadderTables& tables) noexcept {
     tables.escape_rank = tables.rank_of_symbol[kEscapeSymbol];
 }
 
+// Ranks and levels for the symbols; returns the bits of levels and escapes.
+uint64_t choose_levels(const SymbolCounts& symbols, Split split, LadderTables& tables) noexcept {
+    uint32_t count_of_rank[16] = {};
+    rank_symbols(symbols, tables, count_of_rank);
+    derive(tables);
+    return choose_widths(count_of_rank, tables) +
+           uint64_t{8} * escape_bytes(split) * symbols.of[kEscapeSymbol];
+}
+
 }  // namespace
 
 void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words,
                       const Dtype& dtype, ExponentCounts& counts) noexcept {
     Histogram histogram(dtype);
-    const uint32_t n_groups = (n_words + kGroupWords - 1) / kGroupWords;
-    const uint32_t n_looked_at = std::clamp(n_groups / kOneIn, kMinGroups, kMaxGroups);
-    const uint32_t stride = std::max(n_groups / n_looked_at, 1u);
-    for (uint32_t i = 0; i < n_groups / stride; ++i) {
-        // The place within the stride moves on: a period of the rows must not hide columns.
-        const uint32_t first = (i * stride + 7 * i % stride) * kGroupWords;
-        if (map == nullptr || block_code(map, first / kBlockWords) == BlockCode::kNormal) {
-            histogram.add(words, first, std::min(kGroupWords, n_words - first));
-        }
-    }
+    each_sampled_group(map, n_words,
+                       [&](uint32_t first, uint32_t n) { histogram.add(words, first, n); });
     histogram.sum(counts);
 }
 
 uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables) noexcept {
-    uint32_t count_of_rank[16] = {};
     tables.emax = choose_emax(counts);
-    rank_symbols(counts, tables, count_of_rank);
-    derive(tables);
-    const uint64_t escapes = count_of_rank[tables.escape_rank];
-    return choose_widths(count_of_rank, tables) + 8 * escape_bytes(counts.split) * escapes;
+    return choose_levels(count_symbols(counts, tables.emax), counts.split, tables);
+}
+
+uint64_t choose_modelled_tables(const ExponentCounts& counts, uint32_t n_zeros,
+                                LadderTables& tables) noexcept {
+    const uint32_t mask = max_exponent(counts.split);
+    uint32_t inside = 0;
+    for (uint32_t k = 0; k < kZeroSymbol; ++k) {
+        inside += counts.of[(mask - k) & mask];
+    }
+    uint32_t best = inside;
+    uint32_t emax = mask;
+    for (uint32_t e = 0; e < mask; ++e) {
+        inside += counts.of[e] - counts.of[(e - kZeroSymbol) & mask];
+        if (inside > best) {
+            best = inside;
+            emax = e;
+        }
+    }
+    tables.emax = static_cast<uint16_t>(emax);
+    SymbolCounts symbols = count_symbols(counts, emax);
+    symbols.of[kZeroSymbol] = n_zeros;
+    symbols.of[kEscapeSymbol] = counts.total - best - n_zeros;
+    return choose_levels(symbols, counts.split, tables);
 }
 
 void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept {

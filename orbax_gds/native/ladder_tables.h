@@ -27,6 +27,11 @@ void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words
 // Returns the expected bits of exponents per `counts.total` words, escapes included.
 uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables) noexcept;
 
+// The same for the symbols of FORMAT 7.6: `counts` are those of the exponents other than 0, less
+// their rows' and columns' offsets, of the n_zeros of 0 only in the total.
+uint64_t choose_modelled_tables(const ExponentCounts& counts, uint32_t n_zeros,
+                                LadderTables& tables) noexcept;
+
 void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept;
 
 Status read_ladder_header(const uint8_t* in, Split split, LadderTables& tables) noexcept;

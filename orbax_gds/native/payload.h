@@ -24,6 +24,9 @@ public:
         return bytes;
     }
 
+    // The last n bytes reserved were not needed.
+    void give_back(size_t n) noexcept { at_ -= n; }
+
     size_t room() const noexcept { return limit_ - at_; }
 
     // At most n bytes in all may follow from here.

@@ -30,6 +30,9 @@ enum class Status : int {
     kLadderRank,
     kLadderEscapes,
     kLadderExponent,
+    kModelledDtype,
+    kModelledHeader,
+    kModelledTrim,
     kZstdAbsent,
     kZstdFailed,
     kZstdFrame,
@@ -69,6 +72,9 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kLadderRank: return "ladder: rank above 15";
         case Status::kLadderEscapes: return "ladder: number of escapes differs";
         case Status::kLadderExponent: return "ladder: exponent too large for the dtype";
+        case Status::kModelledDtype: return "modelled: dtype is not coded by it";
+        case Status::kModelledHeader: return "modelled: header is not possible";
+        case Status::kModelledTrim: return "modelled: trimmed bits are not possible";
         case Status::kZstdAbsent: return "zstd: unknown codec here";
         case Status::kZstdFailed: return "zstd: the library failed";
         case Status::kZstdFrame: return "zstd: damaged, or not one frame";

@@ -12,6 +12,11 @@ struct Workspace {
     RankPlanes planes[2];
     alignas(64) uint8_t words[kSubBlockWords * 8];
     alignas(64) uint8_t escapes[kSubBlockWords * 2];
+    // Of a sub-block of codec 2.
+    alignas(64) uint8_t predicted[kSubBlockWords];
+    alignas(64) uint8_t fields[kSubBlockWords * 3];
+    alignas(64) uint8_t bytes[kSubBlockWords];
+    alignas(64) uint8_t bitmaps[level_bytes(4, kSubBlockWords)];
     uint8_t map[map_bytes_of(kMaxChunkWords)];
     const ForeignCodec* zstd = nullptr;  // codec 4 is unknown without
 };

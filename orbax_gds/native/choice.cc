@@ -1,0 +1,125 @@
+#include "choice.h"
+
+#include "ladder.h"
+#include "modelled_plan.h"
+#include "raw.h"
+#include "zstd.h"
+
+namespace ogds {
+namespace {
+
+// What is coded must save this share (1 / 50 = 2 %) of the raw bytes to be used by choice.
+constexpr int64_t kMinSaving = 50;
+// So much of the raw bits modelled must save over the ladder, as it takes more time.
+constexpr int64_t kMinModelledSaving = 400;
+
+// Whether so many bits for what is the exponents' in the raw form save enough. `bits` are those of
+// `total` words.
+bool pays(int64_t bits, uint32_t total, const Dtype& dtype) noexcept {
+    const int64_t exponent_bits = split_bits(dtype.split).exponent;
+    return bits * kMinSaving < int64_t{total} * (exponent_bits * kMinSaving - dtype.bits);
+}
+
+PayloadWriter limited(const PayloadWriter& out, size_t raw) noexcept {
+    PayloadWriter less = out;
+    less.limit_rest(raw - ceil_div(raw, kMinSaving));
+    return less;
+}
+
+// Where encode_modelled would put the offsets; nullptr if there is no room.
+uint8_t* offsets_in(PayloadWriter out, const ChunkWords& chunk) noexcept {
+    const bool has_room = out.reserve(kModelledHeaderBytes) != nullptr;
+    return has_room ? out.reserve(offset_bytes(chunk.n_words, chunk.columns)) : nullptr;
+}
+
+// Codes words without a split by zstd if that pays; else raw.
+Status encode_whole_words(const ChunkWords& chunk, const Dtype& dtype, int level,
+                          PayloadWriter& out, Workspace& workspace, Codec& codec) noexcept {
+    const NormalRuns runs(chunk.map, chunk.n_words);
+    const uint32_t n_normal = chunk.n_normal_words;
+    if (level != 0 &&
+        zstd_is_hopeful(chunk.words, runs, n_normal, dtype, level, kMinSaving, workspace)) {
+        PayloadWriter zstd = limited(out, raw_bytes(dtype, n_normal));
+        const Status status =
+            encode_zstd(chunk.words, runs, n_normal, dtype, level, zstd, workspace);
+        if (status != Status::kNoSpace) {
+            out = zstd;
+            codec = Codec::kZstd;
+            return status;
+        }
+    }
+    return encode_raw(chunk.words, runs, dtype, out, n_normal);
+}
+
+// Codes words with a split by what a sample says is smallest.
+Status encode_floats(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter& out,
+                     Workspace& workspace, Codec& codec) noexcept {
+    const NormalRuns runs(chunk.map, chunk.n_words);
+    const uint32_t n_normal = chunk.n_normal_words;
+    const size_t raw = raw_bytes(dtype, n_normal);
+    ExponentCounts counts;
+    LadderTables tables;
+    sample_exponents(chunk.words, chunk.map, chunk.n_words, dtype, counts);
+    const auto ladder_bits = static_cast<int64_t>(choose_tables(counts, tables));
+    const int64_t least_gain = int64_t{counts.total} * dtype.bits / kMinModelledSaving;
+    ModelledPlan plan;
+    if (is_modelled(dtype.split) &&
+        plan_modelled(chunk, dtype, counts, false, offsets_in(out, chunk), plan) &&
+        plan.bits + least_gain < ladder_bits && pays(plan.bits, counts.total, dtype)) {
+        PayloadWriter modelled = limited(out, raw);
+        if (encode_modelled(chunk, dtype, plan.tables, modelled, workspace) == Status::kOk) {
+            out = modelled;
+            codec = Codec::kModelled;
+            return Status::kOk;
+        }
+    }
+    if (pays(ladder_bits, counts.total, dtype)) {
+        PayloadWriter ladder = limited(out, raw);
+        if (encode_ladder(chunk.words, runs, n_normal, dtype, tables, ladder, workspace) ==
+            Status::kOk) {
+            out = ladder;
+            codec = Codec::kLadder;
+            return Status::kOk;
+        }
+    }
+    return encode_raw(chunk.words, runs, dtype, out, n_normal);
+}
+
+}  // namespace
+
+Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOptions& options,
+                    PayloadWriter& out, Workspace& workspace, Codec& codec) noexcept {
+    const NormalRuns runs(chunk.map, chunk.n_words);
+    const uint32_t n_normal = chunk.n_normal_words;
+    const int level = options.zstd_level;
+    codec = Codec::kRaw;
+    if (options.codec == CodecChoice::kZstd) {
+        codec = Codec::kZstd;
+        return encode_zstd(chunk.words, runs, n_normal, dtype, level, out, workspace);
+    }
+    if (options.codec == CodecChoice::kAuto) {
+        if (dtype.split == Split::kNone) {
+            return encode_whole_words(chunk, dtype, level, out, workspace, codec);
+        }
+        if (n_normal != 0) {
+            return encode_floats(chunk, dtype, out, workspace, codec);
+        }
+    }
+    if (options.codec == CodecChoice::kRaw || options.codec == CodecChoice::kAuto) {
+        return encode_raw(chunk.words, runs, dtype, out, n_normal);
+    }
+    ExponentCounts counts;
+    sample_exponents(chunk.words, chunk.map, chunk.n_words, dtype, counts);
+    if (options.codec == CodecChoice::kLadder) {
+        codec = Codec::kLadder;
+        LadderTables tables;
+        choose_tables(counts, tables);
+        return encode_ladder(chunk.words, runs, n_normal, dtype, tables, out, workspace);
+    }
+    codec = Codec::kModelled;
+    ModelledPlan plan;
+    plan_modelled(chunk, dtype, counts, true, offsets_in(out, chunk), plan);
+    return encode_modelled(chunk, dtype, plan.tables, out, workspace);
+}
+
+}  // namespace ogds

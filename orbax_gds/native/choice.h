@@ -1,0 +1,37 @@
+// Which codec codes the words of a chunk.
+#pragma once
+
+#include "block_map.h"
+#include "dtypes.h"
+#include "payload.h"
+#include "workspace.h"
+
+namespace ogds {
+
+enum class Codec : uint8_t { kRaw = 0, kLadder = 1, kModelled = 2, kZstd = 4 };
+
+enum class CodecChoice : uint8_t {
+    kAuto,      // modelled, ladder, zstd or raw, as a sample says; raw if less than 2 % is saved
+    kRaw,       // always
+    kLadder,    // always
+    kModelled,  // always; predicted where the chunk has columns
+    kZstd,      // always
+};
+
+enum class MapChoice : uint8_t {
+    kWhenSmaller,
+    kNever,
+    kAlways,
+};
+
+struct EncodeOptions {
+    CodecChoice codec = CodecChoice::kAuto;
+    MapChoice block_map = MapChoice::kWhenSmaller;
+    int zstd_level = 0;  // 0: not used by choice
+};
+
+// Codes the normal words; leaves in `codec` which codec did it.
+Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOptions& options,
+                    PayloadWriter& out, Workspace& workspace, Codec& codec) noexcept;
+
+}  // namespace ogds

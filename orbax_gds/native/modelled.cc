@@ -1,0 +1,295 @@
+#include "modelled.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bytes.h"
+#include "rest_planes.h"
+
+namespace ogds {
+namespace {
+
+constexpr uint16_t kFlagPrediction = 1;
+constexpr uint16_t kFlagSignSlot = 2;
+constexpr size_t kReservedAt = 14;
+constexpr size_t kColumnsAt = 16;
+
+Status write_header(const ModelledTables& tables, uint32_t n_words, PayloadWriter& out) noexcept {
+    const Prediction& prediction = tables.prediction;
+    const size_t n_rows = offset_bytes(n_words, prediction.columns) - prediction.columns;
+    uint8_t* header = out.reserve(kModelledHeaderBytes);
+    uint8_t* of_row = out.reserve(n_rows);
+    uint8_t* of_column = out.reserve(prediction.columns);
+    if (header == nullptr || of_row == nullptr || of_column == nullptr) {
+        return Status::kNoSpace;
+    }
+    store_u16le(header, static_cast<uint16_t>((prediction.columns != 0 ? kFlagPrediction : 0) |
+                                              (tables.sign_slot ? kFlagSignSlot : 0)));
+    write_ladder_header(tables.ladder, header + 2);
+    store_u16le(header + kReservedAt, 0);
+    store_u32le(header + kColumnsAt, prediction.columns);
+    if (prediction.columns != 0) {
+        std::memmove(of_row, prediction.of_row, n_rows);
+        std::memmove(of_column, prediction.of_column, prediction.columns);
+    }
+    return Status::kOk;
+}
+
+// The predicted exponents of the sub-blocks, one after the other.
+class Predictor {
+public:
+    Predictor(const ModelledTables& tables, NormalRuns runs, const Dtype& dtype,
+              Workspace& workspace) noexcept
+        : tables_(tables), runs_(runs), dtype_(dtype), predicted_(workspace.predicted) {
+        if (tables.prediction.columns == 0) {
+            std::memset(predicted_, static_cast<uint8_t>(tables.ladder.emax), kSubBlockWords);
+        }
+    }
+
+    const uint8_t* next(uint32_t m) noexcept {
+        if (tables_.prediction.columns != 0) {
+            predict(tables_.prediction, runs_, m, dtype_,
+                    static_cast<uint8_t>(tables_.ladder.emax), predicted_);
+        }
+        return predicted_;
+    }
+
+private:
+    const ModelledTables& tables_;
+    NormalRuns runs_;
+    const Dtype& dtype_;
+    uint8_t* predicted_;
+};
+
+// The low bits that are 0 in every rest of m words; `fields` are those of full rests.
+uint32_t find_trimmed_bits(const uint8_t* fields, uint32_t m, Split split) noexcept {
+    const uint32_t most = max_trimmed_bits(split);
+    if (split == Split::kFp32) {
+        return std::min(common_zero_bits(fields + m, m), most);
+    }
+    // The lowest bits are the last bitmaps.
+    const size_t bitmap_bytes = level_bytes(1, m);
+    const uint8_t* bitmap = fields + m + most * bitmap_bytes;
+    for (uint32_t z = 0; z < most; ++z) {
+        bitmap -= bitmap_bytes;
+        if (std::any_of(bitmap, bitmap + bitmap_bytes, [](uint8_t byte) { return byte != 0; })) {
+            return z;
+        }
+    }
+    return most;
+}
+
+// Makes the fields of full rests those of rests without their low z bits; returns their length.
+size_t trim_fields(uint8_t* fields, uint32_t m, Split split, uint32_t z,
+                   Workspace& workspace) noexcept {
+    if (split == Split::kFp32 && z > 0 && z < 16) {
+        uint8_t* integers = workspace.fields;
+        std::memcpy(integers, fields + m, 2 * size_t{m});
+        write_trimmed(integers, m, z, workspace.bytes, fields + m);
+    }
+    return fields_bytes(rest_bits(split) - z, m);
+}
+
+// Inverse, for any fields without their low z > 0 bits: the planes after the first field.
+void untrim_fields(const uint8_t* fields, uint32_t m, Split split, uint32_t z, uint8_t* lower,
+                   Workspace& workspace) noexcept {
+    if (split == Split::kFp32) {
+        read_trimmed(fields + m, m, z, workspace.bytes, lower);
+        return;
+    }
+    const size_t kept = fields_bytes(rest_bits(split) - z, m) - m;
+    std::memcpy(lower, fields + m, kept);
+    std::memset(lower + kept, 0, z * level_bytes(1, m));
+}
+
+Status encode_sub_block(const uint8_t* words, uint32_t m, const Dtype& dtype,
+                        const ModelledTables& tables, const uint8_t* predicted, bool& is_free,
+                        PayloadWriter& out, Workspace& workspace) noexcept {
+    const size_t all_bytes = fields_bytes(rest_bits(dtype.split), m);
+    uint8_t* head = out.reserve(kModelledHeadBytes + 2 * size_t{tables.ladder.n_levels});
+    uint8_t* fields = out.reserve(all_bytes);
+    if (head == nullptr || fields == nullptr) {
+        return Status::kNoSpace;
+    }
+    const SplitFn split = kernels().ladder->split[static_cast<size_t>(dtype.split)];
+    const uint32_t n_escapes = split(words, m, tables.ladder, predicted, fields,
+                                     workspace.planes[0], workspace.escapes);
+    const uint32_t z = tables.trims ? find_trimmed_bits(fields, m, dtype.split) : 0;
+    if (z > 0) {
+        out.give_back(all_bytes - trim_fields(fields, m, dtype.split, z, workspace));
+    }
+    head[0] = static_cast<uint8_t>(z);
+    head[1] = 0;
+    SignSlot slot = {tables.sign_slot ? fields : nullptr};
+    const Status status = write_levels(m, dtype.split, tables.ladder, n_escapes,
+                                       head + kModelledHeadBytes, slot, out, workspace);
+    is_free = slot.is_free;
+    return status;
+}
+
+// Leaves in `is_free` whether the sign slot was free, if there is one, and stops where it was not.
+Status encode_sub_blocks(const ChunkWords& chunk, const Dtype& dtype,
+                         const ModelledTables& tables, bool& is_free, PayloadWriter& out,
+                         Workspace& workspace) noexcept {
+    is_free = true;
+    if (const Status status = write_header(tables, chunk.n_words, out); status != Status::kOk) {
+        return status;
+    }
+    NormalRuns runs(chunk.map, chunk.n_words);
+    Predictor predictor(tables, runs, dtype, workspace);
+    for (uint32_t done = 0; done < chunk.n_normal_words && is_free;) {
+        const uint32_t m = std::min(kSubBlockWords, chunk.n_normal_words - done);
+        const uint8_t* from =
+            gather(chunk.words, runs, m, dtype.container_bytes, workspace.words);
+        if (const Status status = encode_sub_block(from, m, dtype, tables, predictor.next(m),
+                                                   is_free, out, workspace);
+            status != Status::kOk) {
+            return status;
+        }
+        out.checksum();
+        done += m;
+    }
+    return Status::kOk;
+}
+
+// The fields that merging wants: those in the payload if they are full and hold signs.
+const uint8_t* full_fields(const uint8_t* fields, uint32_t m, Split split,
+                           const ModelledTables& tables, uint32_t z,
+                           Workspace& workspace) noexcept {
+    if (!tables.sign_slot && z == 0) {
+        return fields;
+    }
+    if (tables.sign_slot) {
+        read_sign_slot(fields, m, workspace.bitmaps, workspace.fields);
+    } else {
+        std::memcpy(workspace.fields, fields, m);
+    }
+    if (z > 0) {
+        untrim_fields(fields, m, split, z, workspace.fields + m, workspace);
+    } else {
+        std::memcpy(workspace.fields + m, fields + m, fields_bytes(rest_bits(split), m) - m);
+    }
+    return workspace.fields;
+}
+
+Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
+                        const ModelledTables& tables, const uint8_t* predicted, uint8_t* words,
+                        Workspace& workspace) noexcept {
+    ModelledHead head;
+    if (const Status status = read_modelled_head(in, m, dtype.split, tables, head);
+        status != Status::kOk) {
+        return status;
+    }
+    const uint8_t* fields = in.take(head.ladder.fields_bytes);
+    const uint8_t* levels = in.take(head.ladder.levels_bytes);
+    const uint8_t* escapes = in.take(head.ladder.escapes_bytes);
+    if (fields == nullptr || levels == nullptr || escapes == nullptr) {
+        return Status::kPayloadShort;
+    }
+    in.checksum();
+    fields = full_fields(fields, m, dtype.split, tables, head.trimmed_bits, workspace);
+    if (const Status status =
+            read_levels(levels, head.ladder, tables.sign_slot, tables.ladder, workspace);
+        status != Status::kOk) {
+        return status;
+    }
+    if (!escapes_fit(dtype.split, escapes, head.ladder.n_escapes)) {
+        return Status::kLadderExponent;
+    }
+    const MergeFn merge = kernels().ladder->merge[static_cast<size_t>(dtype.split)];
+    const bool merged = merge(workspace.planes[0], m, tables.ladder, predicted, fields, escapes,
+                              head.ladder.n_escapes, words);
+    return merged ? Status::kOk : Status::kLadderEscapes;
+}
+
+}  // namespace
+
+Status read_modelled_header(PayloadReader& in, uint32_t n_words, Split split,
+                            ModelledTables& tables) noexcept {
+    const uint8_t* header = in.take(kModelledHeaderBytes);
+    if (header == nullptr) {
+        return Status::kPayloadShort;
+    }
+    const uint32_t flags = load_u16le(header);
+    const uint32_t columns = load_u32le(header + kColumnsAt);
+    const bool has_prediction = (flags & kFlagPrediction) != 0;
+    if ((flags & ~uint32_t{kFlagPrediction | kFlagSignSlot}) != 0 ||
+        load_u16le(header + kReservedAt) != 0 || has_prediction != (columns != 0) ||
+        columns > n_words) {
+        return Status::kModelledHeader;
+    }
+    if (const Status status = read_ladder_header(header + 2, split, tables.ladder);
+        status != Status::kOk) {
+        return status;
+    }
+    tables.sign_slot = (flags & kFlagSignSlot) != 0;
+    tables.prediction = {columns, in.take(offset_bytes(n_words, columns) - columns),
+                         in.take(columns)};
+    const bool has_offsets =
+        tables.prediction.of_row != nullptr && tables.prediction.of_column != nullptr;
+    return has_offsets ? Status::kOk : Status::kPayloadShort;
+}
+
+Status read_modelled_head(PayloadReader& in, uint32_t m, Split split, const ModelledTables& tables,
+                          ModelledHead& head) noexcept {
+    const uint8_t* bytes = in.take(kModelledHeadBytes);
+    if (bytes == nullptr) {
+        return Status::kPayloadShort;
+    }
+    head.trimmed_bits = bytes[0];
+    if (head.trimmed_bits > max_trimmed_bits(split) || bytes[1] != 0) {
+        return Status::kModelledTrim;
+    }
+    return read_counts(in, m, split, rest_bits(split) - head.trimmed_bits, tables.sign_slot,
+                       tables.ladder, head.ladder);
+}
+
+Status encode_modelled(const ChunkWords& chunk, const Dtype& dtype, const ModelledTables& tables,
+                       PayloadWriter& out, Workspace& workspace) noexcept {
+    if (chunk.n_normal_words == 0) {
+        return Status::kOk;
+    }
+    const PayloadWriter before = out;
+    ModelledTables used = tables;
+    for (;;) {
+        bool is_free = true;
+        const Status status = encode_sub_blocks(chunk, dtype, used, is_free, out, workspace);
+        if (is_free) {
+            return status;
+        }
+        out = before;
+        used.sign_slot = false;
+    }
+}
+
+Status decode_modelled(PayloadReader& in, NormalRuns runs, uint32_t n_words,
+                       uint32_t n_normal_words, const Dtype& dtype, uint8_t* words,
+                       Workspace& workspace) noexcept {
+    if (!is_modelled(dtype.split)) {
+        return Status::kModelledDtype;
+    }
+    if (n_normal_words == 0) {
+        return Status::kOk;
+    }
+    ModelledTables tables;
+    if (const Status status = read_modelled_header(in, n_words, dtype.split, tables);
+        status != Status::kOk) {
+        return status;
+    }
+    Predictor predictor(tables, runs, dtype, workspace);
+    Places places(words, runs, dtype.container_bytes);
+    for (uint32_t done = 0; done < n_normal_words;) {
+        const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
+        uint8_t* to = places.begin(m, workspace.words);
+        if (const Status status = decode_sub_block(in, m, dtype, tables, predictor.next(m), to,
+                                                   workspace);
+            status != Status::kOk) {
+            return status;
+        }
+        places.end();
+        done += m;
+    }
+    return Status::kOk;
+}
+
+}  // namespace ogds

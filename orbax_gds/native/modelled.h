@@ -1,0 +1,54 @@
+// Codec 2, modelled: FORMAT 7.6.
+#pragma once
+
+#include "block_map.h"
+#include "ladder_tables.h"
+#include "payload.h"
+#include "prediction.h"
+#include "sub_block.h"
+#include "workspace.h"
+
+namespace ogds {
+
+inline constexpr size_t kModelledHeaderBytes = 20;
+inline constexpr size_t kModelledHeadBytes = 2;  // of a sub-block, before its counts
+
+// The splits that it codes.
+constexpr bool is_modelled(Split split) noexcept {
+    return split == Split::kBf16 || split == Split::kFp16 || split == Split::kFp32;
+}
+
+// Low bits of the rest that a sub-block may leave out.
+constexpr uint32_t max_trimmed_bits(Split split) noexcept { return rest_bits(split) - 8; }
+
+// What the header says, and whether to look for low bits that are 0.
+struct ModelledTables {
+    LadderTables ladder;
+    Prediction prediction;
+    bool sign_slot = false;
+    bool trims = false;
+};
+
+// Codes the normal words of a chunk. With a sign slot and a word that has a sign all is
+// coded again without.
+Status encode_modelled(const ChunkWords& chunk, const Dtype& dtype, const ModelledTables& tables,
+                       PayloadWriter& out, Workspace& workspace) noexcept;
+
+// Inverse. With words == nullptr everything is decoded and checked, and nothing kept.
+Status decode_modelled(PayloadReader& in, NormalRuns runs, uint32_t n_words,
+                       uint32_t n_normal_words, const Dtype& dtype, uint8_t* words,
+                       Workspace& workspace) noexcept;
+
+// Reads the header and where the offsets are.
+Status read_modelled_header(PayloadReader& in, uint32_t n_words, Split split,
+                            ModelledTables& tables) noexcept;
+
+struct ModelledHead {
+    uint32_t trimmed_bits;
+    SubBlockHead ladder;
+};
+
+Status read_modelled_head(PayloadReader& in, uint32_t m, Split split, const ModelledTables& tables,
+                          ModelledHead& head) noexcept;
+
+}  // namespace ogds

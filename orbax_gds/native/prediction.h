@@ -1,0 +1,37 @@
+// Exponents predicted by the row and the column of a word: FORMAT 7.6.
+//
+// The exponents of an optimizer's moments are about the sum of a row's and a column's share, as a
+// gradient is about a product. Arithmetic is modulo 256, integers only: the fit is the same on
+// every machine.
+#pragma once
+
+#include "block_map.h"
+#include "dtypes.h"
+
+namespace ogds {
+
+// The offsets of a chunk, a byte each; columns = 0: none.
+struct Prediction {
+    uint32_t columns = 0;
+    const uint8_t* of_row = nullptr;
+    const uint8_t* of_column = nullptr;
+};
+
+constexpr size_t offset_bytes(uint32_t n_words, uint32_t columns) noexcept {
+    return columns == 0 ? 0 : (size_t{n_words} + columns - 1) / columns + columns;
+}
+
+// Whether rows and columns of a chunk seem to predict its exponents, judged by a small grid of
+// words. `columns` > 0.
+bool is_predictable(const uint8_t* words, uint32_t n_words, uint32_t columns,
+                    const Dtype& dtype) noexcept;
+
+// Fits the offsets to samples of every row and column. `offsets` has room for offset_bytes.
+Prediction fit_prediction(const uint8_t* words, uint32_t n_words, uint32_t columns,
+                          const Dtype& dtype, uint8_t* offsets) noexcept;
+
+// Writes the predicted exponents of the next m normal words, emax added.
+void predict(const Prediction& prediction, NormalRuns& runs, uint32_t m, const Dtype& dtype,
+             uint8_t emax, uint8_t* predicted) noexcept;
+
+}  // namespace ogds

@@ -1,0 +1,167 @@
+#include "sub_block.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bytes.h"
+#include "rest_planes.h"
+
+namespace ogds {
+namespace {
+
+Status status_of(LevelResult result) noexcept {
+    switch (result) {
+        case LevelResult::kOk: return Status::kOk;
+        case LevelResult::kCountDiffers: return Status::kLadderCount;
+        case LevelResult::kRankTooLarge: break;
+    }
+    return Status::kLadderRank;
+}
+
+// Moves the first bitmap of level 0 into the sign slot and the others to where it was.
+void move_to_slot(uint8_t* level, uint32_t width, uint32_t m, SignSlot& slot) noexcept {
+    const size_t bitmap_bytes = level_bytes(1, m);
+    slot.is_free = fill_sign_slot(level, m, slot.bytes);
+    std::memmove(level, level + bitmap_bytes, (width - 1) * bitmap_bytes);
+}
+
+}  // namespace
+
+const uint8_t* gather(const uint8_t* words, NormalRuns& runs, uint32_t m, uint32_t word_bytes,
+                      uint8_t* scratch) noexcept {
+    Run run = runs.next(m);
+    if (run.n_words == m) {
+        return words + size_t{run.first} * word_bytes;
+    }
+    uint8_t* to = scratch;
+    for (uint32_t left = m;; run = runs.next(left)) {
+        const size_t n_bytes = size_t{run.n_words} * word_bytes;
+        std::memcpy(to, words + size_t{run.first} * word_bytes, n_bytes);
+        to += n_bytes;
+        left -= run.n_words;
+        if (left == 0) {
+            return scratch;
+        }
+    }
+}
+
+uint8_t* Places::begin(uint32_t m, uint8_t* scratch) noexcept {
+    m_ = m;
+    scattered_ = nullptr;
+    if (words_ == nullptr) {
+        return scratch;
+    }
+    NormalRuns after = runs_;
+    const Run run = after.next(m);
+    if (run.n_words == m) {
+        runs_ = after;
+        return words_ + size_t{run.first} * word_bytes_;
+    }
+    scattered_ = scratch;
+    return scratch;
+}
+
+void Places::end() noexcept {
+    const uint8_t* from = scattered_;
+    while (from != nullptr && m_ > 0) {
+        const Run run = runs_.next(m_);
+        const size_t n_bytes = size_t{run.n_words} * word_bytes_;
+        std::memcpy(words_ + size_t{run.first} * word_bytes_, from, n_bytes);
+        from += n_bytes;
+        m_ -= run.n_words;
+    }
+}
+
+Status read_counts(PayloadReader& in, uint32_t m, Split split, uint32_t rest_bits, bool sign_slot,
+                   const LadderTables& tables, SubBlockHead& head) noexcept {
+    const uint8_t* counts = in.take(2 * size_t{tables.n_levels});
+    if (counts == nullptr) {
+        return Status::kPayloadShort;
+    }
+    head.fields_bytes = fields_bytes(rest_bits, m);
+    head.levels_bytes = 0;
+    uint32_t n = m;
+    for (uint32_t l = 0; l < tables.n_levels; ++l) {
+        const uint32_t width = tables.widths[l] - (sign_slot && l == 0 ? 1u : 0u);
+        head.n_values[l] = n;
+        head.level_bytes[l] = level_bytes(width, n);
+        head.levels_bytes += head.level_bytes[l];
+        const uint32_t count = load_u16le(counts + 2 * l);
+        if (l + 1 < tables.n_levels && count > n) {
+            return Status::kLadderCount;
+        }
+        n = count;
+    }
+    head.n_escapes = n;
+    head.escapes_bytes = size_t{n} * escape_bytes(split);
+    return n > m ? Status::kLadderEscapes : Status::kOk;
+}
+
+Status write_levels(uint32_t m, Split split, const LadderTables& tables, uint32_t n_escapes,
+                    uint8_t* counts, SignSlot& slot, PayloadWriter& out,
+                    Workspace& workspace) noexcept {
+    const LadderKernels& kernel = *kernels().ladder;
+    uint32_t n = m;
+    for (uint32_t l = 0; l < tables.n_levels; ++l) {
+        const uint32_t width = tables.widths[l];
+        uint8_t* level = out.reserve(level_bytes(width, n));
+        if (level == nullptr) {
+            return Status::kNoSpace;
+        }
+        n = kernel.encode_level(width, workspace.planes[l % 2], n, level,
+                                workspace.planes[(l + 1) % 2]);
+        if (l == 0 && slot.bytes != nullptr) {
+            move_to_slot(level, width, m, slot);
+            out.give_back(level_bytes(1, m));
+        }
+        const uint32_t count = l + 1 < tables.n_levels ? n : n_escapes;
+        store_u16le(counts + 2 * l, static_cast<uint16_t>(count));
+    }
+    const size_t n_bytes = size_t{n_escapes} * escape_bytes(split);
+    uint8_t* escapes = out.reserve(n_bytes);
+    if (escapes == nullptr) {
+        return Status::kNoSpace;
+    }
+    std::memcpy(escapes, workspace.escapes, n_bytes);
+    return Status::kOk;
+}
+
+Status read_levels(const uint8_t* levels, const SubBlockHead& head, bool sign_slot,
+                   const LadderTables& tables, Workspace& workspace) noexcept {
+    const LadderKernels& kernel = *kernels().ladder;
+    uint32_t n_next = 0;
+    const uint8_t* level = levels + head.levels_bytes;
+    for (uint32_t l = tables.n_levels; l-- > 0;) {
+        const uint32_t n = head.n_values[l];
+        level -= head.level_bytes[l];
+        const uint8_t* bitmaps = level;
+        if (l == 0 && sign_slot) {
+            std::memcpy(workspace.bitmaps + level_bytes(1, n), level, head.level_bytes[0]);
+            bitmaps = workspace.bitmaps;
+        }
+        const LevelResult result =
+            kernel.decode_level(tables.widths[l], bitmaps, n, workspace.planes[(l + 1) % 2],
+                                n_next, workspace.planes[l % 2]);
+        if (result != LevelResult::kOk) {
+            return status_of(result);
+        }
+        n_next = n;
+    }
+    return Status::kOk;
+}
+
+bool escapes_fit(Split split, const uint8_t* escapes, uint32_t n) noexcept {
+    const uint32_t most = max_exponent(split);
+    if (escape_bytes(split) == 1) {
+        return most == 255 || std::all_of(escapes, escapes + n,
+                                          [most](uint8_t exponent) { return exponent <= most; });
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+        if (load_u16le(escapes + 2 * i) > most) {
+            return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace ogds

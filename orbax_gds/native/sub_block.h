@@ -1,0 +1,73 @@
+// Parts of a sub-block that the codings on top of the ladder share: FORMAT 7.4 and 7.6.
+#pragma once
+
+#include "block_map.h"
+#include "dtypes.h"
+#include "ladder_tables.h"
+#include "payload.h"
+#include "workspace.h"
+
+namespace ogds {
+
+// The next m normal words: where they lie if that is one piece, else gathered in `scratch`.
+const uint8_t* gather(const uint8_t* words, NormalRuns& runs, uint32_t m, uint32_t word_bytes,
+                      uint8_t* scratch) noexcept;
+
+// The places of normal words that are decoded a sub-block at a time. With words == nullptr nothing
+// is kept.
+class Places {
+public:
+    Places(uint8_t* words, NormalRuns runs, uint32_t word_bytes) noexcept
+        : words_(words), runs_(runs), word_bytes_(word_bytes) {}
+
+    // Where to decode the next m words: at their place if that is one piece, else in `scratch`.
+    uint8_t* begin(uint32_t m, uint8_t* scratch) noexcept;
+
+    // The words of the last begin() are decoded: brings them to their places.
+    void end() noexcept;
+
+private:
+    uint8_t* words_;
+    NormalRuns runs_;
+    uint32_t word_bytes_;
+    uint32_t m_ = 0;
+    const uint8_t* scattered_ = nullptr;  // what end() has to bring to its places
+};
+
+// The counts in the head of a sub-block and where its parts lie.
+struct SubBlockHead {
+    uint32_t n_values[kMaxLevels];
+    uint32_t n_escapes;
+    size_t level_bytes[kMaxLevels];
+    size_t fields_bytes;
+    size_t levels_bytes;
+    size_t escapes_bytes;
+};
+
+// Reads the counts of a sub-block of m words, of whose rest `rest_bits` are written. With a sign
+// slot the first bitmap of level 0 is not among the levels.
+Status read_counts(PayloadReader& in, uint32_t m, Split split, uint32_t rest_bits, bool sign_slot,
+                   const LadderTables& tables, SubBlockHead& head) noexcept;
+
+// Where the levels of a sub-block leave the sign slot: nowhere if `bytes` is nullptr.
+struct SignSlot {
+    uint8_t* bytes = nullptr;  // of the first field
+    bool is_free = true;       // no byte had a sign
+};
+
+// Writes the levels of the m ranks in workspace.planes[0], the first bitmap of level 0 to the sign
+// slot if there is one, then the n_escapes escapes in workspace.escapes. The counts go to the 2
+// bytes a level at `counts`.
+Status write_levels(uint32_t m, Split split, const LadderTables& tables, uint32_t n_escapes,
+                    uint8_t* counts, SignSlot& slot, PayloadWriter& out,
+                    Workspace& workspace) noexcept;
+
+// Decodes the levels that begin at `levels`, last to first, into workspace.planes[0]. What is in
+// the sign slot, if there is one, is in workspace.bitmaps.
+Status read_levels(const uint8_t* levels, const SubBlockHead& head, bool sign_slot,
+                   const LadderTables& tables, Workspace& workspace) noexcept;
+
+// Whether n escaped exponents are exponents of the split at all.
+bool escapes_fit(Split split, const uint8_t* escapes, uint32_t n) noexcept;
+
+}  // namespace ogds
