@@ -129,19 +129,19 @@ def _panel(title: str, points: Sequence[Point], x: float, y: float) -> list[str]
 
 
 def _ticks(axes: Axes) -> list[str]:
-    parts = []
+    lines, parts = [], []
     for speed in SPEED_TICKS:
         left, bottom = axes.place(speed, axes.least)
         _, top = axes.place(speed, axes.most)
-        parts.append(_line(left, top, left, bottom))
+        lines.append(_line(left, top, left, bottom))
         parts.append(_text(left, bottom + 12, f"{speed:g}", 9, anchor="middle", colour=QUIET))
     for i in range(4):
         ratio = axes.least * (axes.most / axes.least) ** (i / 3)
         left, top = axes.place(LEAST_SPEED, ratio)
         right, _ = axes.place(MOST_SPEED, ratio)
-        parts.append(_line(left, top, right, top))
+        lines.append(_line(left, top, right, top))
         parts.append(_text(left - 4, top + 3, f"{ratio:.2f}", 9, anchor="end", colour=QUIET))
-    return parts
+    return ['<g stroke="#e4e4e4">', *lines, "</g>", *parts]
 
 
 def _mark(point: Point, axes: Axes, taken: list[tuple[float, float, float, float]]) -> list[str]:
@@ -191,13 +191,13 @@ def _outside(box: tuple[float, float, float, float], axes: Axes) -> float:
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<path d="M{x1:.0f} {y1:.0f}L{x2:.0f} {y2:.0f}" stroke="#e4e4e4"/>'
+    return f'<path d="M{x1:.0f} {y1:.0f}L{x2:.0f} {y2:.0f}"/>'
 
 
 def _text(
     x: float, y: float, words: str, size: int, *, anchor: str = "start", colour: str = "#000"
 ) -> str:
-    return (
-        f'<text x="{x:.0f}" y="{y:.0f}" font-size="{size}" text-anchor="{anchor}" '
-        f'fill="{colour}">{escape(words)}</text>'
-    )
+    plain = (("font-size", str(size), "10"), ("text-anchor", anchor, "start"))
+    given = (*plain, ("fill", colour, "#000"))
+    more = "".join(f' {name}="{value}"' for name, value, usual in given if value != usual)
+    return f'<text x="{x:.0f}" y="{y:.0f}"{more}>{escape(words)}</text>'
