@@ -51,6 +51,11 @@ std::vector<Bytes> fresh_frames() {
             }
         }
     }
+    for (uint8_t dtype : {uint8_t{17}, uint8_t{19}, uint8_t{20}, uint8_t{21}, uint8_t{26},
+                          uint8_t{27}, uint8_t{28}, uint8_t{30}}) {
+        const Bytes words = make_words(dtype, 700, Look::kWide, 7);
+        frames.push_back(encode(words, dtype, {CodecChoice::kLadder, MapChoice::kNever}));
+    }
     for (uint8_t dtype : {uint8_t{2}, uint8_t{4}, uint8_t{9}, uint8_t{13}}) {
         for (MapChoice map : {MapChoice::kNever, MapChoice::kAlways}) {
             const Bytes words = make_words(dtype, 1500, Look::kBlocks, 7);
