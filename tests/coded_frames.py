@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Ans, Ladder, Model, Prediction
 from orbax_gds.codecs.reference_ans import _parts, _split_of
-from orbax_gds.dtypes import SPLITS, Dtype
-from orbax_gds.testing import chunks
+from orbax_gds.dtypes import SPLITS, Dtype, words_of
+from orbax_gds.testing import chunks, dtypes
 
 
 @st.composite
@@ -76,6 +76,29 @@ def ans_headers(draw: st.DrawFn, dtype: Dtype, words: np.ndarray, *, signs: bool
         prediction=ans.prediction,
         no_signs=ans.no_signs,
     )
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> tuple[Dtype, np.ndarray, int]:
+    """Draw a dtype, words whose rows and columns differ in scale, and the words in a row."""
+    dtype = draw(dtypes(where=lambda dtype: reference.supports("modelled", dtype)))
+    columns = draw(st.sampled_from((1, 3, 64, 65, 200)))
+    n_rows = draw(st.integers(1, 40) | st.sampled_from((64, 165)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    tilt = draw(st.sampled_from((0.0, 0.3, 2.0)))
+    scales = (np.exp2(rng.normal(0, tilt, n)) for n in (n_rows, columns))
+    rows, cols = scales
+    values = rng.normal(size=(n_rows, columns)) * rows[:, None] * cols / 16
+    element = dtype.numpy_dtype if dtype.words_per_element == 1 else np.float32
+    with np.errstate(all="ignore"):
+        words = words_of(values.astype(np.float32).astype(element)).copy()
+    split = SPLITS[str(dtype.split)]
+    if draw(st.booleans()):
+        words &= dtype.word_dtype.type((1 << dtype.bits - 1) - 1)
+    words = words >> (zeros := draw(st.sampled_from((0, 2, split.mantissa_bits // 2)))) << zeros
+    if draw(st.booleans()):
+        words[rng.random(words.size) < 0.05] = 0
+    return dtype, words, columns
 
 
 @st.composite

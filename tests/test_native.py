@@ -10,12 +10,13 @@ import sys
 import google_crc32c
 import numpy as np
 import pytest
+from coded_frames import matrices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from isas import decode_on_every_isa
 
 from orbax_gds import _native
-from orbax_gds.codecs import codec_by_name
+from orbax_gds.codecs import CODECS, codec_by_name, reference
 from orbax_gds.dtypes import DTYPES, Dtype, dtype_by_name
 from orbax_gds.testing import chunks, famous_words
 
@@ -111,24 +112,40 @@ def weights_or_noise(dtype: Dtype) -> np.ndarray:
 @settings(max_examples=40)
 @given(
     chunk=chunks(max_words=33000),
-    codec=st.sampled_from(("auto", "off", "raw", "ladder")),
+    codec=st.sampled_from(("auto", "off", *(codec.name for codec in CODECS))),
     block_map=st.sampled_from((None, False, True)),
 )
 def test_every_kernel_writes_the_same_bytes(
     chunk: tuple[Dtype, np.ndarray], codec: str, block_map: bool | None
 ) -> None:
     dtype, words = chunk
-    if codec == "ladder" and not LADDER.supports(dtype):
+    if codec not in ("auto", "off") and not codec_by_name(codec).supports(dtype):
         codec = "raw"
     frame = assert_comes_back(words, dtype, codec=codec, block_map=block_map)
     if codec in ("auto", "off") and not block_map:
         assert len(frame) <= _native.max_frame_bytes(words.size, dtype.id)
 
 
+@settings(max_examples=30)
+@given(
+    matrix=matrices(),
+    codec=st.sampled_from(("auto", *(codec.name for codec in CODECS))),
+    block_map=st.sampled_from((None, False, True)),
+)
+def test_every_kernel_writes_the_same_bytes_of_a_matrix_and_the_reference_reads_them(
+    matrix: tuple[Dtype, np.ndarray, int], codec: str, block_map: bool | None
+) -> None:
+    dtype, words, columns = matrix
+    frame = assert_comes_back(words, dtype, codec=codec, block_map=block_map, columns=columns)
+    np.testing.assert_array_equal(reference.decode_frame(frame)[1], words)
+    info = _native.frame_info(frame)
+    assert sum(info["stream_bytes"].values()) == info["payload_bytes"]
+
+
 @given(chunk=chunks(max_words=3000), block_map=st.booleans())
 def test_frame_info_adds_up(chunk: tuple[Dtype, np.ndarray], block_map: bool) -> None:
     dtype, words = chunk
-    for codec in ("raw", "ladder") if LADDER.supports(dtype) else ("raw",):
+    for codec in [codec.name for codec in CODECS if codec.supports(dtype)]:
         frame = _native.encode_frame(words, dtype.id, chunk=9, codec=codec, block_map=block_map)
         info = _native.frame_info(frame)
         assert (info["chunk"], info["dtype"], info["n_words"]) == (9, dtype.id, words.size)
