@@ -17,17 +17,34 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from orbax_gds._version import __version__
+from orbax_gds.commit import io_context
 from orbax_gds.errors import Corrupt, OgdsError
 from orbax_gds.listing import find_item, is_item, list_items
 from orbax_gds.manifest import FORMAT_VERSION
+from orbax_gds.options import parse_size
+from orbax_gds.page import page
 from orbax_gds.report import ItemReport, LeafReport, inspect
+from orbax_gds.terminal import item_text, leaf_text, shown, size_text
 from orbax_gds.verifying import verify
 
 PROBLEMS, UNREADABLE = 1, 2
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _path_argument = click.argument("path", type=click.Path(path_type=FilePath))
 _json_option = click.option("as_json", "--json", is_flag=True, help="Print one JSON object.")
+
+
+class _SampleSize(click.ParamType):
+    """A size such as 64MiB, or `all`."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | None:
+        if value is None or value == "all":
+            return None
+        try:
+            return parse_size(value)
+        except OgdsError as err:
+            self.fail(str(err), param, ctx)
 
 
 class _Group(click.Group):
@@ -37,7 +54,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except OgdsError as err:
-            lines = [_shown(line) for line in str(err).split("\n")]
+            lines = [shown(line) for line in str(err).split("\n")]
             click.echo("orbax-gds: " + "\n".join(lines), err=True)
             ctx.exit(PROBLEMS if isinstance(err, Corrupt) else UNREADABLE)
 
@@ -68,20 +85,41 @@ def ls(path: FilePath, as_json: bool) -> None:
         _print_json({"path": str(path), "items": entries})
         return
     if not entries:
-        click.echo(_shown(f"{path} holds no item of orbax_gds."), err=True)
+        click.echo(shown(f"{path} holds no item of orbax_gds."), err=True)
     _print_table([(e.step or "", e.item, size_text(e.n_bytes), e.state) for e in entries])
 
 
 @main.command("inspect")
 @_path_argument
 @_json_option
-def inspect_command(path: FilePath, as_json: bool) -> None:
-    """Show what an item holds, what it takes on disk, and how it was saved."""
-    report = inspect(find_item(path))
+@click.option(
+    "--sample",
+    "sample_bytes",
+    type=_SampleSize(),
+    default="64MiB",
+    show_default=True,
+    help="Read so much of the frames for bits a plane and exponents; 'all', or 0 for none.",
+)
+@click.option("--top", type=int, default=20, show_default=True, help="Most leaves to list.")
+@click.option(
+    "--html", type=click.Path(path_type=FilePath, dir_okay=False), help="Write a page to this file."
+)
+def inspect_command(
+    path: FilePath, as_json: bool, sample_bytes: int | None, top: int, html: FilePath | None
+) -> None:
+    """Show what an item holds, what it takes on disk, and how it was coded."""
+    item = find_item(path)
+    with _progress(shown(f"Reading {item.name}")) as progress:
+        report = inspect(item, sample_bytes=sample_bytes, progress=progress)
+    if html is not None:
+        content = page(report).encode()
+        with io_context(html, "write"):
+            html.write_bytes(content)
+        click.echo(shown(f"{html}: a page of {size_text(len(content))}."), err=True)
     if as_json:
-        _print_json({**msgspec.to_builtins(report), "ratio": report.ratio})
-    else:
-        _print_item(report)
+        _print_json(_item_json(report))
+    elif html is None:
+        item_text(report, n_leaves=max(0, top))
 
 
 @main.command("verify")
@@ -90,20 +128,20 @@ def inspect_command(path: FilePath, as_json: bool) -> None:
 def verify_command(path: FilePath, as_json: bool) -> None:
     """Read and decode every byte of an item; list all that is wrong."""
     item = find_item(path)
-    with _progress(_shown(f"Verifying {item.name}")) as progress:
+    with _progress(shown(f"Verifying {item.name}")) as progress:
         problems = verify(item, progress=progress)
     if as_json:
         rows = [{**msgspec.to_builtins(p), "where": p.where} for p in problems]
         _print_json({"path": str(item), "ok": not problems, "problems": rows})
     else:
         for problem in problems:
-            click.echo(_shown(f"{problem.where}: {problem.what}"))
+            click.echo(shown(f"{problem.where}: {problem.what}"))
     if problems:
         counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         done = f"{item}: {counted}. Restore another step or a copy of this one."
-        click.echo(_shown(done), err=True)
+        click.echo(shown(done), err=True)
         sys.exit(PROBLEMS)
-    click.echo(_shown(f"{item}: every byte is as it was written."), err=True)
+    click.echo(shown(f"{item}: every byte is as it was written."), err=True)
 
 
 @main.command()
@@ -130,19 +168,6 @@ def demo(keep: FilePath | None, as_json: bool) -> NoReturn:
     sys.exit(run(keep=keep, as_json=as_json))
 
 
-def size_text(n_bytes: int) -> str:
-    """Return a size with an IEC unit.
-
-    Example:
-        >>> size_text(1536)
-        '1.5 KiB'
-    """
-    size, unit = float(n_bytes), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.1f} {_UNITS[unit]}" if unit else f"{n_bytes} B"
-
-
 @contextmanager
 def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr that only a terminal sees."""
@@ -164,8 +189,18 @@ def _print_json(value: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
+def _item_json(report: ItemReport) -> dict[str, Any]:
+    """The report with the ratios, which are properties."""
+    rows = msgspec.to_builtins(report)
+    rows["ratio"] = report.ratio
+    for name in ("leaves", "dtypes"):
+        for row, one in zip(rows[name], getattr(report, name), strict=True):
+            row["ratio"] = one.ratio
+    return rows
+
+
 def _print_table(texts: Sequence[tuple[str, ...]]) -> None:
-    rows = [tuple(map(_shown, row)) for row in texts]
+    rows = [tuple(map(shown, row)) for row in texts]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -175,52 +210,10 @@ def _print_table(texts: Sequence[tuple[str, ...]]) -> None:
 def _leaf_row(leaf: LeafReport) -> tuple[str, ...]:
     if leaf.dtype is None or leaf.shape is None:
         return leaf.name, "", leaf.type, "", ""
-    extents = ",".join(map(str, leaf.shape))
     return (
         leaf.name,
-        f"{leaf.dtype}[{extents}]",
+        leaf_text(leaf),
         leaf.type if leaf.prng is None else f"PRNG key {leaf.prng}",
         size_text(leaf.raw_bytes),
         size_text(leaf.stored_bytes),
     )
-
-
-def _print_item(report: ItemReport) -> None:
-    dtypes: dict[str, list[int]] = {}
-    for leaf in report.leaves:
-        if leaf.dtype is not None:
-            sums = dtypes.setdefault(leaf.dtype, [0, 0, 0])
-            for i, n in enumerate((1, leaf.raw_bytes, leaf.stored_bytes)):
-                sums[i] += n
-    rows: list[tuple[str, ...]] = [
-        ("path", report.path),
-        ("writer", f"{report.writer}, format {report.format}"),
-        ("leaves", str(len(report.leaves))),
-        ("in memory", size_text(report.raw_bytes)),
-        ("on disk", f"{size_text(report.stored_bytes)} (1 : {report.ratio:.3f})"),
-    ]
-    rows += [
-        (f"stripe {s.file}", f"{size_text(s.n_bytes)}, {s.n_chunks} chunks, {s.n_shards} shards")
-        for s in report.stripes
-    ]
-    rows += [
-        (f"codec {c.codec}", _share(c.raw_bytes, c.stored_bytes, f"{c.n_chunks} chunks"))
-        for c in report.codecs
-    ]
-    rows += [
-        (f"dtype {name}", _share(raw, stored, f"{n} leaves"))
-        for name, (n, raw, stored) in sorted(dtypes.items())
-    ]
-    rows += [(f"option {name}", str(value)) for name, value in report.options.items()]
-    if report.custom_metadata is not None:
-        rows.append(("custom metadata", msgspec.json.encode(report.custom_metadata).decode()))
-    _print_table(rows)
-
-
-def _share(raw_bytes: int, stored_bytes: int, counted: str) -> str:
-    return f"{size_text(raw_bytes)} in {size_text(stored_bytes)}, {counted}"
-
-
-def _shown(text: str) -> str:
-    """Text on one line: what a terminal would obey or hide is escaped."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,24 +1,82 @@
-"""What an item holds and what it takes on disk, without jax and without reading a frame."""
+"""What an item holds and what it takes on disk, without jax."""
 
 import dataclasses
-import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from orbax_gds.codecs import codec_by_id
-from orbax_gds.dtypes import DTYPES
-from orbax_gds.item import Item, Stripe
+from orbax_gds.item import Item
 from orbax_gds.manifest import LeafSpec, Path, ShardingSpec, path_text
 from orbax_gds.options import Options
+from orbax_gds.sampling import PLANES, SampledFrames, sample_frames
+from orbax_gds.shares import CodecShare, Derivation, Shares
 
-__all__ = ["CodecShare", "ItemReport", "LeafReport", "StripeReport", "inspect"]
+__all__ = [
+    "CodecShare",
+    "Derivation",
+    "DtypeReport",
+    "ItemReport",
+    "LeafReport",
+    "PlaneBits",
+    "Sample",
+    "StripeReport",
+    "inspect",
+]
+
+_N_HISTOGRAMS = 12  # chosen: leaves whose exponents are counted; a page shows so many
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LeafReport:
+class PlaneBits:
+    """Stored bits a word by plane, measured in frames that were read. See `sampling.PLANES`.
+
+    Attributes:
+        n_words: the words measured.
+        sign, exponent, mantissa, low, whole, side: bits a word; they sum up to `total`.
+    """
+
+    n_words: int
+    sign: float
+    exponent: float
+    mantissa: float
+    low: float
+    whole: float
+    side: float
+
+    @property
+    def total(self) -> float:
+        """Stored bits a word."""
+        return sum(getattr(self, name) for name in PLANES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """What is said of leaves and of dtypes alike.
+
+    Attributes:
+        raw_bytes: length of the words in memory.
+        stored_bytes: length of the frames; leaves that share a frame share its length.
+        codecs: one entry for each codec in use.
+        planes: bits a word; None where no frame was read.
+        exponents: words by exponent, of the frames that were read; None where it was not counted.
+    """
+
+    raw_bytes: int
+    stored_bytes: int
+    codecs: tuple[CodecShare, ...]
+    planes: PlaneBits | None
+    exponents: tuple[int, ...] | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Bytes in memory by bytes on disk; None where nothing is stored."""
+        return self.raw_bytes / self.stored_bytes if self.stored_bytes else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeafReport(_Measured):
     """One leaf.
 
     Attributes:
@@ -28,9 +86,8 @@ class LeafReport:
         dtype, shape: of the stored elements; None for a leaf without words.
         sharding: how the elements lay on devices, as text; None if on none.
         prng: name of the PRNG implementation of a key, else None.
-        raw_bytes: length of its words in memory.
-        stored_bytes: length of its frames; leaves that share a frame share its length.
         n_shards: boxes it is stored as.
+        derived: what of it is not stored.
     """
 
     path: Path
@@ -40,19 +97,23 @@ class LeafReport:
     shape: tuple[int, ...] | None
     sharding: str | None
     prng: str | None
-    raw_bytes: int
-    stored_bytes: int
     n_shards: int
+    derived: tuple[Derivation, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CodecShare:
-    """What one codec coded: chunks, and the bytes of their words and frames."""
+class DtypeReport(_Measured):
+    """All leaves of one dtype.
 
-    codec: str
-    n_chunks: int
-    raw_bytes: int
-    stored_bytes: int
+    Attributes:
+        dtype: its name.
+        n_leaves: how many.
+        derived_bytes: length in memory of the words that are not stored.
+    """
+
+    dtype: str
+    n_leaves: int
+    derived_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,6 +128,16 @@ class StripeReport:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The frames that were read for planes and exponents, of all there are."""
+
+    n_frames: int
+    n_bytes: int
+    of_frames: int
+    of_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ItemReport:
     """One item.
 
@@ -77,7 +148,9 @@ class ItemReport:
         raw_bytes: bytes of all words in memory.
         stored_bytes: bytes of all stripes.
         leaves, stripes: in the order of the manifest.
-        codecs: one entry for each codec in use.
+        dtypes: one entry for each dtype, by name.
+        codecs: one entry for each codec in use; derived words are in none.
+        sample: the frames that were read.
         options: resolved options of the save.
         custom_metadata: the user's own.
     """
@@ -89,7 +162,9 @@ class ItemReport:
     stored_bytes: int
     leaves: tuple[LeafReport, ...]
     stripes: tuple[StripeReport, ...]
+    dtypes: tuple[DtypeReport, ...]
     codecs: tuple[CodecShare, ...]
+    sample: Sample
     options: dict[str, Any]
     custom_metadata: Any
 
@@ -99,16 +174,25 @@ class ItemReport:
         return self.raw_bytes / self.stored_bytes if self.stored_bytes else 1.0
 
 
-def inspect(path: str | os.PathLike[str], *, options: Options | None = None) -> ItemReport:
-    """Say what an item holds, from its manifest, layouts and indexes.
+def inspect(
+    path: str | os.PathLike[str],
+    *,
+    options: Options | None = None,
+    sample_bytes: int | None = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> ItemReport:
+    """Say what an item holds, from its manifest, layouts and indexes, and from a sample of frames.
 
     Args:
         path: directory of the item.
         options: how to read; None takes the defaults and the environment.
+        sample_bytes: bytes of frames to read, for the bits a plane and the exponents; 0 reads no
+            frame, None reads all.
+        progress: called with bytes of frames read and to be read.
 
     Raises:
         NotFound: there is no published item.
-        Corrupt: manifest, layout or index is damaged. Frames are not looked at: see `verify`.
+        Corrupt: manifest, layout, index or a frame that was read is damaged. `verify` reads all.
 
     Example:
         >>> import tempfile, numpy as np, orbax_gds as ogds
@@ -119,21 +203,23 @@ def inspect(path: str | os.PathLike[str], *, options: Options | None = None) -> 
         ('w', 24, {'run': 7})
     """
     with Item(path, options=options) as item:
-        raw = np.zeros(len(item.dtypes), np.int64)
-        stored = np.zeros(len(item.dtypes), np.float64)
-        n_shards = np.zeros(len(item.dtypes), np.int64)
-        for stripe in item.stripes:
-            _add_shards(item, stripe, raw, stored, n_shards)
+        shares = Shares(item)
+        frames = None
+        if sample_bytes != 0:
+            largest = np.argsort(-shares.stored.sum(axis=1), kind="stable")[:_N_HISTOGRAMS]
+            frames = sample_frames(
+                item, n_bytes=sample_bytes, leaves=largest.tolist(), progress=progress
+            )
         manifest = item.manifest
         leaves = tuple(
-            _leaf(spec, manifest.shardings, int(raw[i]), round(stored[i]), int(n_shards[i]))
-            for i, spec in enumerate(manifest.leaves)
+            _leaf(number, spec, manifest.shardings, shares, frames)
+            for number, spec in enumerate(manifest.leaves)
         )
         return ItemReport(
             path=os.fspath(item.path),
             format=manifest.format,
             writer=manifest.writer,
-            raw_bytes=int(raw.sum()),
+            raw_bytes=sum(leaf.raw_bytes for leaf in leaves),
             stored_bytes=sum(spec.bytes for spec in manifest.stripes),
             leaves=leaves,
             stripes=tuple(
@@ -146,35 +232,27 @@ def inspect(path: str | os.PathLike[str], *, options: Options | None = None) -> 
                 )
                 for spec, stripe in zip(manifest.stripes, item.stripes, strict=True)
             ),
-            codecs=_codec_shares(item),
+            dtypes=tuple(
+                _dtype(name, leaves, shares, frames)
+                for name in sorted({leaf.dtype for leaf in leaves if leaf.dtype is not None})
+            ),
+            codecs=shares.of_item(),
+            sample=_sample(item, frames),
             options=manifest.options,
             custom_metadata=manifest.custom_metadata,
         )
 
 
-def _add_shards(
-    item: Item, stripe: Stripe, raw: np.ndarray, stored: np.ndarray, n_shards: np.ndarray
-) -> None:
-    """Add what the shards of a stripe take to the sums of their leaves."""
-    ends = np.concatenate([[0], np.cumsum(stripe.records["frame_bytes"], dtype=np.int64)])
-    for shard in stripe.shards:
-        dtype = item.dtypes[shard.leaf]
-        assert dtype is not None, f"leaf {shard.leaf} has a shard but no dtype"
-        n_elements = math.prod(shard.extent)
-        frames = ends[shard.first_chunk + shard.n_chunks] - ends[shard.first_chunk]
-        share = 1.0
-        if shard.pooled:
-            n_words = int(stripe.table.n_words[shard.first_chunk])
-            share = n_elements * dtype.words_per_element / n_words
-        raw[shard.leaf] += n_elements * dtype.element_bytes
-        stored[shard.leaf] += frames * share
-        n_shards[shard.leaf] += 1
-
-
 def _leaf(
-    spec: LeafSpec, shardings: Sequence[ShardingSpec], raw: int, stored: int, n_shards: int
+    number: int,
+    spec: LeafSpec,
+    shardings: Sequence[ShardingSpec],
+    shares: Shares,
+    frames: SampledFrames | None,
 ) -> LeafReport:
     sharding = None if spec.sharding is None else shardings[spec.sharding]
+    derived = tuple(shares.derived.get(number, ()))
+    counts = None if frames is None else frames.leaf_exponents.get(number)
     return LeafReport(
         path=spec.path,
         name=path_text(spec.path),
@@ -183,9 +261,48 @@ def _leaf(
         shape=spec.shape,
         sharding=None if sharding is None else _sharding_text(sharding),
         prng=spec.prng,
-        raw_bytes=raw,
-        stored_bytes=stored,
-        n_shards=n_shards,
+        raw_bytes=round(shares.raw[number].sum()) + sum(d.raw_bytes for d in derived),
+        stored_bytes=round(shares.stored[number].sum()),
+        n_shards=int(shares.n_shards[number]),
+        codecs=shares.of_leaf(number),
+        derived=derived,
+        planes=_planes(frames, [number]),
+        exponents=None if counts is None else tuple(counts.tolist()),
+    )
+
+
+def _dtype(
+    name: str, leaves: Sequence[LeafReport], shares: Shares, frames: SampledFrames | None
+) -> DtypeReport:
+    numbers = [number for number, leaf in enumerate(leaves) if leaf.dtype == name]
+    counts = None if frames is None else frames.dtype_exponents.get(name)
+    return DtypeReport(
+        dtype=name,
+        n_leaves=len(numbers),
+        raw_bytes=sum(leaves[number].raw_bytes for number in numbers),
+        stored_bytes=round(shares.stored[numbers].sum()),
+        derived_bytes=sum(d.raw_bytes for number in numbers for d in leaves[number].derived),
+        codecs=shares.of_dtype(name),
+        planes=_planes(frames, numbers),
+        exponents=None if counts is None else tuple(counts.tolist()),
+    )
+
+
+def _planes(frames: SampledFrames | None, leaves: Sequence[int]) -> PlaneBits | None:
+    n_words = 0 if frames is None else int(frames.leaf_words[leaves].sum())
+    if frames is None or n_words == 0:
+        return None
+    bits = frames.leaf_bits[leaves].sum(axis=0) / n_words
+    return PlaneBits(n_words=n_words, **dict(zip(PLANES, bits.tolist(), strict=True)))
+
+
+def _sample(item: Item, frames: SampledFrames | None) -> Sample:
+    sizes = [stripe.records["frame_bytes"] for stripe in item.stripes]
+    return Sample(
+        n_frames=0 if frames is None else frames.n_frames,
+        n_bytes=0 if frames is None else frames.n_bytes,
+        of_frames=sum(map(len, sizes)),
+        of_bytes=sum(int(some.sum(dtype=np.int64)) for some in sizes),
     )
 
 
@@ -195,21 +312,3 @@ def _sharding_text(sharding: ShardingSpec) -> str:
     mesh = ", ".join(f"{name}={size}" for name, size in sharding.axes)
     axes = ", ".join("+".join(names) if names else "whole" for names in sharding.spec)
     return f"({axes}) over {mesh}"
-
-
-def _codec_shares(item: Item) -> tuple[CodecShare, ...]:
-    sums: dict[int, list[int]] = {}
-    for stripe in item.stripes:
-        width = np.zeros(256, np.int64)
-        for dtype in DTYPES:
-            width[dtype.id] = dtype.container_bytes
-        raw = stripe.table.n_words * width[stripe.table.dtypes]
-        for codec in np.unique(stripe.records["codec"]).tolist():
-            own = stripe.records["codec"] == codec
-            stored = stripe.records["frame_bytes"][own].sum(dtype=np.int64)
-            found = (int(own.sum()), int(raw[own].sum()), int(stored))
-            sums[codec] = [a + b for a, b in zip(sums.get(codec, (0, 0, 0)), found, strict=True)]
-    return tuple(
-        CodecShare(codec=codec_by_id(codec).name, n_chunks=n, raw_bytes=raw, stored_bytes=stored)
-        for codec, (n, raw, stored) in sorted(sums.items())
-    )

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 import orbax_gds as ogds
 from orbax_gds import listing
 from orbax_gds import manifest as manifests
-from orbax_gds.cli import main, size_text
+from orbax_gds.cli import main
 from orbax_gds.commit import read_manifest
+from orbax_gds.terminal import size_text
 
 
 @pytest.fixture(scope="module")
@@ -277,10 +278,11 @@ for arguments in {commands!r}:
 """
 
 
-def test_the_package_and_every_command_but_demo_import_no_jax(root):
+def test_the_package_and_every_command_but_demo_import_no_jax(root, tmp_path):
     commands = [["--version"], ["--help"], ["demo", "--help"], ["spec"]]
     for command in ("ls", "inspect", "verify"):
         commands += [[command, str(root)], [command, str(root / "10" / "default"), "--json"]]
+    commands += [["inspect", str(root), "--html", str(tmp_path / "page.html")]]
     script = NO_JAX.format(commands=commands)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

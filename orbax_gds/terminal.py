@@ -1,0 +1,254 @@
+"""Text for a terminal: sizes, and tables of what was inspected or measured."""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orbax_gds.report import (
+    CodecShare,
+    DtypeReport,
+    ItemReport,
+    LeafReport,
+    PlaneBits,
+    StripeReport,
+)
+from orbax_gds.sampling import PLANES
+
+__all__ = [
+    "NOTHING",
+    "bits_text",
+    "counted_text",
+    "derived_text",
+    "item_text",
+    "leaf_text",
+    "ratio_text",
+    "sample_text",
+    "shares_text",
+    "shown",
+    "size_text",
+    "stripe_text",
+    "table",
+]
+
+NOTHING = "\N{EN DASH}"  # in a cell: there is none
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_NO_TERMINAL_COLUMNS = 1000  # chosen: a line of a file or a pipe is never cut
+_PLANE_HEADS = ("bits a word", *PLANES)
+
+
+def size_text(n_bytes: int) -> str:
+    """Return a size with an IEC unit.
+
+    Example:
+        >>> size_text(1536)
+        '1.5 KiB'
+    """
+    size, unit = float(n_bytes), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}" if unit else f"{n_bytes} B"
+
+
+def shown(text: str) -> str:
+    """Return text on one line: what a terminal would obey or hide is escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Return a ratio of compression, or a dash where nothing is stored."""
+    return NOTHING if ratio is None else f"{ratio:.3f}"
+
+
+def bits_text(bits: float) -> str:
+    """Return bits a word; many where a frame holds a few words."""
+    return f"{bits:.2f}" if bits < 100 else f"{bits:.0f}"
+
+
+def counted_text(n: int, one: str, many: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted_text(1200, "leaf", "leaves")
+        '1,200 leaves'
+    """
+    return f"{n:,} {one if n == 1 else many}"
+
+
+def stripe_text(stripe: StripeReport) -> str:
+    """Return what a stripe holds."""
+    chunks = counted_text(stripe.n_chunks, "chunk", "chunks")
+    return (
+        f"{size_text(stripe.n_bytes)}, {chunks}, {counted_text(stripe.n_shards, 'shard', 'shards')}"
+    )
+
+
+def shares_text(shares: Iterable[CodecShare]) -> str:
+    """Return codecs by the bytes that they coded, the largest first: "ladder 97 %, raw 3 %"."""
+    found = sorted(shares, key=lambda share: (-share.raw_bytes, share.codec))
+    total = max(1, sum(share.raw_bytes for share in found))
+    if len(found) == 1:
+        return found[0].codec
+    return ", ".join(f"{share.codec} {_percent(share.raw_bytes / total)}" for share in found)
+
+
+def leaf_text(leaf: LeafReport) -> str:
+    """Return dtype and shape: "bfloat16[4096,1024]"; the type of a leaf without words."""
+    if leaf.dtype is None or leaf.shape is None:
+        return leaf.type
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def derived_text(leaf: LeafReport) -> str:
+    """Return what a leaf follows from: "derived from 'master/w' by round"; "" if it is stored."""
+    rules = {(d.source, d.rule): 0 for d in leaf.derived}
+    return ", ".join(f"derived from {source!r} by {rule}" for source, rule in rules)
+
+
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
+    """Print a table on stdout.
+
+    Args:
+        title: stands above it.
+        heads: one a column.
+        rows: cells as text; what a terminal would obey is escaped.
+        left: columns from the left that hold words; the others hold numbers, to the right.
+    """
+    drawn = Table(
+        title=Text(shown(title)), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
+    )
+    for column, head in enumerate(heads):
+        drawn.add_column(
+            Text(head),
+            justify="left" if column < left else "right",
+            no_wrap=column >= left,
+            overflow="fold",
+        )
+    for row in rows:
+        drawn.add_row(*(Text(shown(cell)) for cell in row))
+    console().print(drawn)
+
+
+def console() -> Console:
+    """Return stdout for rich: as wide as the terminal, or as any line where there is none."""
+    out = Console(file=sys.stdout, highlight=False)
+    return out if out.is_terminal else Console(file=sys.stdout, width=_NO_TERMINAL_COLUMNS)
+
+
+def item_text(report: ItemReport, *, n_leaves: int) -> None:
+    """Print an item: summary, dtypes, codecs, and its largest leaves.
+
+    Args:
+        report: from `inspect`.
+        n_leaves: most leaves to list.
+    """
+    _pairs(_summary(report))
+    planes = report.sample.n_frames > 0
+    heads = ("leaves", "in memory", "on disk", "ratio", *(_PLANE_HEADS if planes else ()))
+    rows = [_dtype_row(dtype, planes) for dtype in report.dtypes]
+    if rows:
+        table("By dtype", ("dtype", "codecs", *heads), rows, left=2)
+    table(
+        "By codec",
+        ("codec", "chunks", "in memory", "on disk", "ratio"),
+        [
+            (
+                share.codec,
+                f"{share.n_chunks}",
+                size_text(share.raw_bytes),
+                size_text(share.stored_bytes),
+                ratio_text(share.raw_bytes / max(1, share.stored_bytes)),
+            )
+            for share in report.codecs
+        ],
+    )
+    _leaves(report, n_leaves, planes)
+    if planes:
+        console().print(Text(sample_text(report)))
+
+
+def sample_text(report: ItemReport) -> str:
+    """Say from how many frames bits and exponents were measured."""
+    sample = report.sample
+    if sample.n_frames == sample.of_frames:
+        return f"Bits a word: measured in all {sample.of_frames} frames."
+    return (
+        f"Bits a word: measured in {sample.n_frames} of {sample.of_frames} frames, "
+        f"{size_text(sample.n_bytes)} of {size_text(sample.of_bytes)}."
+    )
+
+
+def _leaves(report: ItemReport, n_leaves: int, planes: bool) -> None:
+    held = [leaf for leaf in report.leaves if leaf.dtype is not None]
+    largest = sorted(held, key=lambda leaf: (-leaf.stored_bytes, -leaf.raw_bytes))[:n_leaves]
+    if not largest:
+        return
+    heads = ("in memory", "on disk", "ratio", *(_PLANE_HEADS if planes else ()))
+    rows = [
+        (
+            leaf.name,
+            leaf_text(leaf),
+            ", ".join(filter(None, (shares_text(leaf.codecs), derived_text(leaf)))),
+            size_text(leaf.raw_bytes),
+            size_text(leaf.stored_bytes),
+            ratio_text(leaf.ratio),
+            *(_bits(leaf.planes) if planes else ()),
+        )
+        for leaf in largest
+    ]
+    more = len(held) - len(largest)
+    title = f"Largest leaves, {more} more not shown" if more else "Leaves"
+    table(title, ("leaf", "elements", "codecs", *heads), rows, left=3)
+
+
+def _summary(report: ItemReport) -> list[tuple[str, str]]:
+    derived = sum(d.raw_bytes for leaf in report.leaves for d in leaf.derived)
+    rows = [
+        ("path", report.path),
+        ("writer", f"{report.writer}, format {report.format}"),
+        ("leaves", str(len(report.leaves))),
+        ("in memory", size_text(report.raw_bytes)),
+        ("on disk", f"{size_text(report.stored_bytes)} (1 : {report.ratio:.3f})"),
+    ]
+    if derived:
+        rows.append(("derived", f"{size_text(derived)} follow from other leaves"))
+    rows += [(f"stripe {s.file}", stripe_text(s)) for s in report.stripes]
+    rows += [(f"option {name}", str(value)) for name, value in report.options.items()]
+    if report.custom_metadata is not None:
+        rows.append(("custom metadata", msgspec.json.encode(report.custom_metadata).decode()))
+    return rows
+
+
+def _pairs(rows: Sequence[tuple[str, str]]) -> None:
+    width = max(len(shown(name)) for name, _ in rows)
+    for name, value in rows:
+        print(f"{shown(name).ljust(width)}  {shown(value)}")
+
+
+def _dtype_row(dtype: DtypeReport, planes: bool) -> tuple[str, ...]:
+    return (
+        dtype.dtype,
+        shares_text(dtype.codecs),
+        str(dtype.n_leaves),
+        size_text(dtype.raw_bytes),
+        size_text(dtype.stored_bytes),
+        ratio_text(dtype.ratio),
+        *(_bits(dtype.planes) if planes else ()),
+    )
+
+
+def _bits(planes: PlaneBits | None) -> tuple[str, ...]:
+    if planes is None:
+        return ("",) * len(_PLANE_HEADS)
+    parts = [getattr(planes, name) for name in PLANES]
+    return (bits_text(planes.total), *(bits_text(bits) if bits else NOTHING for bits in parts))
+
+
+def _percent(share: float) -> str:
+    if share < 0.005:
+        return "< 1 %"
+    return f"{100 * share:.0f} %" if share < 0.995 else "> 99 %"
