@@ -287,10 +287,19 @@ def test_a_chunk_that_fits_no_frame_is_refused_at_once() -> None:
         _native.encode_frame(words, dtype_by_name("uint64").id, codec="raw", block_map=False)
 
 
-def test_a_processor_with_avx2_and_bmi2_runs_the_kernels_for_them() -> None:
+def test_a_processor_runs_all_the_kernels_that_it_can() -> None:
     found = re.search(r"^flags\s*:(.*)$", processors(), re.MULTILINE)
     flags = set(found[1].split()) if found else set()
     assert ("avx2" in _native.isas()) == ({"avx2", "bmi1", "bmi2"} <= flags)
+    assert ("avx2-softbits" in _native.isas()) == ({"avx2", "bmi1"} <= flags)
+    assert ("sse42" in _native.isas()) == ({"sse4_2", "popcnt", "pclmulqdq"} <= flags)
+
+
+def test_hardware_bits_come_first_where_they_are_fast() -> None:
+    found = re.search(r"^cpu family\s*:\s*(\d+)$", processors(), re.MULTILINE)
+    old_amd = bool(found and int(found[1]) in (0x15, 0x17, 0x18))  # Intel has no such family
+    if "avx2" in _native.isas():
+        assert _native.isas()[0] == ("avx2-softbits" if old_amd else "avx2")
 
 
 def processors() -> str:

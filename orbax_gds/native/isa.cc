@@ -3,7 +3,9 @@
 #include <atomic>
 #include <cstring>
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
@@ -15,21 +17,44 @@ constexpr Kernels kScalar = {"scalar", crc32c_table, &kLadderScalar};
 
 #if defined(__x86_64__)
 
-constexpr Kernels kSse42 = {"sse42", crc32c_sse42, &kLadderScalar};
+constexpr Kernels kSse42 = {"sse42", crc32c_sse42, &kLadderSse42};
 constexpr Kernels kAvx2 = {"avx2", crc32c_sse42, &kLadderAvx2};
+constexpr Kernels kAvx2Softbits = {"avx2-softbits", crc32c_sse42, &kLadderAvx2Softbits};
 
 bool has_sse42() noexcept {
-    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") &&
+           __builtin_cpu_supports("popcnt");
 }
 
 bool has_avx2() noexcept {
-    return has_sse42() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+    return has_sse42() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi");
+}
+
+bool has_bmi2() noexcept { return __builtin_cpu_supports("bmi2"); }
+
+// AMD's processors before Zen 3 (families 15h and 17h, and Hygon's 18h, made from it) take pext and
+// pdep apart into steps for each bit.
+bool bits_are_slow() noexcept {
+    uint32_t eax = 0;
+    uint32_t registers[3];
+    char vendor[12];
+    if (__get_cpuid(0, &eax, &registers[0], &registers[2], &registers[1]) == 0) {
+        return false;
+    }
+    std::memcpy(vendor, registers, sizeof vendor);
+    const bool known = std::memcmp(vendor, "AuthenticAMD", sizeof vendor) == 0 ||
+                       std::memcmp(vendor, "HygonGenuine", sizeof vendor) == 0;
+    if (!known || __get_cpuid(1, &eax, &registers[0], &registers[1], &registers[2]) == 0) {
+        return false;
+    }
+    const uint32_t base = (eax >> 8) & 15;
+    const uint32_t family = base + (base == 15 ? (eax >> 20) & 255 : 0);
+    return family < 0x19;
 }
 
 #elif defined(__aarch64__)
 
-constexpr Kernels kArmv8Crc = {"armv8crc", crc32c_armv8, &kLadderScalar};
+constexpr Kernels kNeon = {"neon", crc32c_armv8, &kLadderNeon};
 
 bool has_crc() noexcept {
 #if defined(__linux__)
@@ -60,14 +85,21 @@ size_t available_kernels(const Kernels** tables, size_t capacity) noexcept {
     };
 #if defined(__x86_64__)
     if (has_avx2()) {
-        add(kAvx2);
+        const bool slow = bits_are_slow();
+        if (has_bmi2() && !slow) {
+            add(kAvx2);
+        }
+        add(kAvx2Softbits);
+        if (has_bmi2() && slow) {
+            add(kAvx2);
+        }
     }
     if (has_sse42()) {
         add(kSse42);
     }
 #elif defined(__aarch64__)
     if (has_crc()) {
-        add(kArmv8Crc);
+        add(kNeon);
     }
 #endif
     add(kScalar);

@@ -82,5 +82,8 @@ static inline uint64_t low_bits(uint32_t n) noexcept {
 
 extern const LadderKernels kLadderScalar;
 extern const LadderKernels kLadderAvx2;
+extern const LadderKernels kLadderAvx2Softbits;
+extern const LadderKernels kLadderSse42;
+extern const LadderKernels kLadderNeon;
 
 }  // namespace ogds

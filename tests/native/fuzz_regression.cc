@@ -40,15 +40,22 @@ std::vector<Bytes> corpus(const char* folder) {
 std::vector<Bytes> fresh_frames() {
     std::vector<Bytes> frames;
     workspace().zstd = &stand_in_zstd();
-    for (uint8_t dtype : {uint8_t{2}, uint8_t{12}, uint8_t{16}, uint8_t{18}, uint8_t{29}}) {
-        for (Look look : {Look::kWeights, Look::kWide, Look::kBlocks}) {
+    const auto add = [&frames](uint8_t dtype, uint32_t n_words, Look look) {
+        const bool ladder = dtype_of(dtype).split != Split::kNone;
+        const EncodeOptions options = {ladder ? CodecChoice::kLadder : CodecChoice::kRaw,
+                                       look == Look::kBlocks ? MapChoice::kAlways
+                                                             : MapChoice::kNever};
+        frames.push_back(encode(make_words(dtype, n_words, look, 7), dtype, options));
+    };
+    for (Look look : {Look::kWeights, Look::kWide, Look::kBlocks}) {
+        for (uint8_t dtype : {uint8_t{2}, uint8_t{12}, uint8_t{16}, uint8_t{18}, uint8_t{20}}) {
             for (uint32_t n_words : {40u, 300u, 1500u, 8700u}) {
-                const bool ladder = dtype_of(dtype).split != Split::kNone;
-                const EncodeOptions options = {
-                    ladder ? CodecChoice::kLadder : CodecChoice::kRaw,
-                    look == Look::kBlocks ? MapChoice::kAlways : MapChoice::kNever};
-                frames.push_back(encode(make_words(dtype, n_words, look, 7), dtype, options));
+                add(dtype, n_words, look);
             }
+        }
+        for (uint8_t dtype : {uint8_t{17}, uint8_t{19}, uint8_t{21}, uint8_t{26}, uint8_t{27},
+                              uint8_t{29}}) {
+            add(dtype, 700, look);
         }
     }
     for (uint8_t dtype : {uint8_t{17}, uint8_t{19}, uint8_t{20}, uint8_t{21}, uint8_t{26},

@@ -1,0 +1,83 @@
+// 16 bytes in a register of NEON: one lane. Include only from files for 64-bit Arm.
+#pragma once
+
+#include <arm_neon.h>
+
+#include "bytes.h"
+
+namespace ogds {
+namespace {
+
+// What the functions do is said in vector_avx2.h.
+struct Neon {
+    using T = uint8x16_t;
+    static constexpr uint32_t kBytes = 16;
+
+    static T load(const uint8_t* at, size_t) noexcept { return vld1q_u8(at); }
+    static void store(uint8_t* at, size_t, T v) noexcept { vst1q_u8(at, v); }
+    static T load_whole(const uint8_t* at) noexcept { return vld1q_u8(at); }
+    static void store_whole(uint8_t* at, T v) noexcept { vst1q_u8(at, v); }
+
+    static T splat(uint32_t byte) noexcept { return vdupq_n_u8(static_cast<uint8_t>(byte)); }
+    static T table(const uint8_t* at) noexcept { return vld1q_u8(at); }
+    static T lookup(T table, T index) noexcept { return vqtbl1q_u8(table, index); }
+
+    static T and_(T a, T b) noexcept { return vandq_u8(a, b); }
+    static T or_(T a, T b) noexcept { return vorrq_u8(a, b); }
+    static T xor_(T a, T b) noexcept { return veorq_u8(a, b); }
+    static T select(T mask, T a, T b) noexcept { return vbslq_u8(mask, a, b); }
+    static bool any(T v) noexcept { return vmaxvq_u8(v) != 0; }
+
+    static T add8(T a, T b) noexcept { return vaddq_u8(a, b); }
+    static T sub8(T a, T b) noexcept { return vsubq_u8(a, b); }
+    static T min8(T a, T b) noexcept { return vminq_u8(a, b); }
+    static T equal8(T a, T b) noexcept { return vceqq_u8(a, b); }
+    static T negative8(T v) noexcept { return vcltzq_s8(vreinterpretq_s8_u8(v)); }
+
+    template <int kBits>
+    static T left16(T v) noexcept {
+        return vreinterpretq_u8_u16(vshlq_n_u16(vreinterpretq_u16_u8(v), kBits));
+    }
+    template <int kBits>
+    static T right16(T v) noexcept {
+        if constexpr (kBits == 0) {
+            return v;  // the instruction shifts by 1 to 16
+        } else {
+            return vreinterpretq_u8_u16(vshrq_n_u16(vreinterpretq_u16_u8(v), kBits));
+        }
+    }
+    template <int kBits>
+    static T right64(T v) noexcept {
+        return vreinterpretq_u8_u64(vshrq_n_u64(vreinterpretq_u64_u8(v), kBits));
+    }
+
+    static T even8(T a, T b) noexcept { return vuzp1q_u8(a, b); }
+    static T odd8(T a, T b) noexcept { return vuzp2q_u8(a, b); }
+    static T even16(T a, T b) noexcept {
+        return vreinterpretq_u8_u16(vuzp1q_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)));
+    }
+    static T odd16(T a, T b) noexcept {
+        return vreinterpretq_u8_u16(vuzp2q_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)));
+    }
+    static T even32(T a, T b) noexcept {
+        return vreinterpretq_u8_u32(vuzp1q_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b)));
+    }
+
+    static T zip_low8(T a, T b) noexcept { return vzip1q_u8(a, b); }
+    static T zip_high8(T a, T b) noexcept { return vzip2q_u8(a, b); }
+    static T zip_low16(T a, T b) noexcept {
+        return vreinterpretq_u8_u16(vzip1q_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)));
+    }
+    static T zip_high16(T a, T b) noexcept {
+        return vreinterpretq_u8_u16(vzip2q_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)));
+    }
+    static T zip_low32(T a, T b) noexcept {
+        return vreinterpretq_u8_u32(vzip1q_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b)));
+    }
+    static T zip_high32(T a, T b) noexcept {
+        return vreinterpretq_u8_u32(vzip2q_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b)));
+    }
+};
+
+}  // namespace
+}  // namespace ogds
