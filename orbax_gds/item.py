@@ -13,6 +13,7 @@ import numpy as np
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
 from orbax_gds.commit import io_context, read_manifest
+from orbax_gds.derived import DerivedShard, Part, by_leaf, parts_of, problems
 from orbax_gds.drivers import Driver, File, open_driver
 from orbax_gds.dtypes import Dtype, dtype_by_name
 from orbax_gds.errors import Corrupt, NotFound, Truncated
@@ -38,11 +39,20 @@ _THREADS_A_WORKER = 2  # chosen: while one waits for the device, the other decod
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stripe:
-    """An opened stripe whose header, layout, index and footer agree with the manifest."""
+    """An opened stripe whose header, layout, index and footer agree with the manifest.
+
+    Attributes:
+        path, file: it.
+        shards: those that are stored in it.
+        derived: those that its layout derives from leaves of any stripe.
+        table: what the layout says of each chunk.
+        records: RECORD[n_chunks], the index.
+    """
 
     path: FilePath
     file: File
     shards: list[StoredShard]
+    derived: list[DerivedShard]
     table: ChunkTable
     records: np.ndarray
 
@@ -82,6 +92,8 @@ class Item(contextlib.AbstractContextManager["Item"]):
             driver = open_driver(self.options.driver, self.path)
             for spec in self.manifest.stripes:
                 self.stripes.append(self._open_stripe(driver, spec))
+            self._derived = by_leaf(shard for stripe in self.stripes for shard in stripe.derived)
+            self._check_derived()
             self._check_coverage()
             self._check_sidecars()
         except BaseException:
@@ -130,15 +142,30 @@ class Item(contextlib.AbstractContextManager["Item"]):
                 )
         if any(padding):
             raise Corrupt(f"{where}: bytes between layout and frames are not zero.")
-        shards = stripes.decode_layout(layout, where)
+        shards, derived = stripes.parted(stripes.decode_layout(layout, where))
         records = stripes.decode_index(index, header, footer, where)
-        table = chunk_table(shards, self.dtypes, header.n_chunks, where)
-        return Stripe(path=path, file=file, shards=shards, table=table, records=records)
+        return Stripe(
+            path=path,
+            file=file,
+            shards=shards,
+            derived=derived,
+            table=chunk_table(shards, self.dtypes, header.n_chunks, where),
+            records=records,
+        )
+
+    def _check_derived(self) -> None:
+        stored = (shard for stripe in self.stripes for shard in stripe.shards)
+        derived = [shard for stripe in self.stripes for shard in stripe.derived]
+        for _, what in problems(self.manifest, stored, derived):
+            raise Corrupt(
+                f"{self.path}: {what}. A stripe or the manifest belongs to another item; "
+                "restore another step or a copy of this one."
+            )
 
     def _check_coverage(self) -> None:
-        boxes: list[list[StoredShard]] = [[] for _ in self.dtypes]
+        boxes: list[list[StoredShard | DerivedShard]] = [[] for _ in self.dtypes]
         for stripe in self.stripes:
-            for shard in stripe.shards:
+            for shard in (*stripe.shards, *stripe.derived):
                 boxes[shard.leaf].append(shard)
         known: dict[Hashable, bool] = {}
         for leaf, spec in enumerate(self.manifest.leaves):
@@ -199,12 +226,13 @@ class Item(contextlib.AbstractContextManager["Item"]):
             Unsupported: a newer version wrote a frame.
             IoError: the operating system refused a read.
         """
+        parts = parts_of(wants, self._derived)
         queue = [
             (stripe, read)
             for stripe in self.stripes
             for read in plan_reads(
                 stripe.shards,
-                wants,
+                parts,
                 self.dtypes,
                 stripe.records["offset"].astype(np.int64),
                 stripe.records["frame_bytes"].astype(np.int64),
@@ -216,7 +244,7 @@ class Item(contextlib.AbstractContextManager["Item"]):
             return
         longest = max(read.n_bytes for _, read in queue) + 2 * stripes.PAGE_BYTES
         with BufferPool(longest, n_threads) as pool:
-            _Readers(self, queue, wants, buffers, pool).run(n_threads)
+            _Readers(self, queue, parts, buffers, pool).run(n_threads)
 
 
 class _Readers:
@@ -226,11 +254,11 @@ class _Readers:
         self,
         item: Item,
         queue: list[tuple[Stripe, Read]],
-        wants: Sequence[ShardBox],
+        parts: Sequence[Part],
         buffers: Sequence[np.ndarray],
         pool: BufferPool,
     ) -> None:
-        self.item, self.wants, self.buffers, self.pool = item, wants, buffers, pool
+        self.item, self.parts, self.buffers, self.pool = item, parts, buffers, pool
         self.queue = iter(queue)
         self.lock = threading.Lock()
         self.error: BaseException | None = None
@@ -266,7 +294,7 @@ class _Readers:
             self._decode(stripe, read, memory, begin)
 
     def _decode(self, stripe: Stripe, read: Read, memory: np.ndarray, begin: int) -> None:
-        segments, counts = read_segments(read, stripe.shards, self.wants, self.item.dtypes)
+        segments, counts = read_segments(read, stripe.shards, self.parts, self.item.dtypes)
         used = np.unique(segments[:, 0])
         segments[:, 0] = np.searchsorted(used, segments[:, 0])
         records = stripe.records[read.chunks]
@@ -287,13 +315,18 @@ class _Readers:
             self._raise(stripe, int(read.chunks[at]), status)
 
     def _raise(self, stripe: Stripe, chunk: int, status: int) -> None:
-        leaves = sorted(
-            {
-                self.item.leaf_name(shard.leaf)
-                for shard in stripe.shards
-                if shard.first_chunk <= chunk < shard.first_chunk + shard.n_chunks
-            }
-        )
+        hit = {
+            shard.leaf
+            for shard in stripe.shards
+            if shard.first_chunk <= chunk < shard.first_chunk + shard.n_chunks
+        }
+        derived = {
+            shard.leaf
+            for each in self.item.stripes
+            for shard in each.derived
+            if shard.source in hit
+        }
+        leaves = sorted(map(self.item.leaf_name, hit | derived))
         named = ", ".join(map(repr, leaves[:5])) + (" …" if len(leaves) > 5 else "")
         kind, what = stripes.frame_problem(status)
         raise kind(

@@ -13,7 +13,7 @@ from orbax_gds.errors import Corrupt, Unsupported
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
-KNOWN_REQUIRES: frozenset[str] = frozenset()
+KNOWN_REQUIRES = frozenset({"derived"})  # FORMAT §9
 MAX_MANIFEST_BYTES = 2**31 - 1  # required: FORMAT §8.2, as all limits here
 MAX_RANK = 64
 MAX_PATH_KEYS = 900

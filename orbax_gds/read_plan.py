@@ -1,7 +1,7 @@
 """Pure planning of a restore: wanted boxes and stored shards → the chunks to read, and where to.
 
-The counterpart of plan.py. A *want* is a box of a leaf with a buffer of its own; it may overlap
-any number of shards, and a shard's chunks any number of wants.
+The counterpart of plan.py. A *want* is a box of a leaf with a buffer of its own. Its parts, boxes
+of stored leaves, may overlap any number of shards, and a shard's chunks any number of parts.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
+from orbax_gds.derived import DerivedShard, Part, Rule
 from orbax_gds.dtypes import Dtype
 from orbax_gds.errors import Corrupt
 from orbax_gds.plan import (
@@ -31,9 +32,9 @@ _PRIME = np.uint64(2**31 - 1)  # products of two numbers below it fit 64 bits
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Overlap:
-    """A wanted box meets a stored shard."""
+    """A part of a want meets a stored shard."""
 
-    want: int
+    part: int
     shard: int
 
 
@@ -57,7 +58,7 @@ class Read:
     Attributes:
         offset, n_bytes: the range of the file.
         chunks: chunk numbers, ascending.
-        rows: int64[r, 5], chunk number and segment (as in `read_segments`) of whole shards.
+        rows: int64[r, 6], chunk number and segment (as in `read_segments`) of whole shards.
         overlaps: what else wants a part of the chunks.
     """
 
@@ -118,7 +119,7 @@ def _pool_words(pieces: list[tuple[int, int, int]], where: str) -> int:
 def check_coverage(
     leaf: str,
     shape: Indices,
-    boxes: Sequence[ShardBox | StoredShard],
+    boxes: Sequence[ShardBox | StoredShard | DerivedShard],
     known: dict[Hashable, bool] | None = None,
 ) -> None:
     """Check that boxes tile a leaf: every element in exactly one.
@@ -173,7 +174,7 @@ def _tile(shape: Indices, cuts: Sequence[tuple[Indices, Indices]]) -> bool:
 
 def plan_reads(
     shards: Sequence[StoredShard],
-    wants: Sequence[ShardBox],
+    parts: Sequence[Part],
     dtypes: Sequence[Dtype | None],
     offsets: np.ndarray,
     sizes: np.ndarray,
@@ -181,23 +182,23 @@ def plan_reads(
     """Find the chunks of a stripe that the wants need and group them into reads.
 
     Args:
-        shards: the stripe's layout.
-        wants: boxes; want i is restored into buffer i.
+        shards: what the stripe's layout stores.
+        parts: what the wants are made of, from `parts_of`; want i is restored into buffer i.
         dtypes: dtype of every leaf.
         offsets, sizes: int64[n_chunks], the frames' places in the file.
 
     Returns:
-        Reads in the order of the file. Every chunk that meets a want is in exactly one.
+        Reads in the order of the file. Every chunk that meets a part is in exactly one.
     """
-    rows, rest = _whole_shards(shards, wants, dtypes)
+    rows, rest = _whole_shards(shards, parts, dtypes)
     by_leaf: dict[int, list[int]] = defaultdict(list)
     for i in rest:
-        by_leaf[wants[i].leaf].append(i)
+        by_leaf[parts[i].leaf].append(i)
     users: dict[int, list[Overlap]] = defaultdict(list)
     for j, shard in enumerate(shards):
         for i in by_leaf.get(shard.leaf, ()):
-            for chunk in _chunks_met(shard, wants[i]):
-                users[chunk].append(Overlap(want=i, shard=j))
+            for chunk in _chunks_met(shard, parts[i]):
+                users[chunk].append(Overlap(part=i, shard=j))
     needed = np.unique(np.concatenate((rows[:, 0], np.array(list(users), np.int64))))
     reads = []
     for first, end in _groups(offsets[needed].tolist(), sizes[needed].tolist()):
@@ -218,40 +219,57 @@ def plan_reads(
 
 
 def _whole_shards(
-    shards: Sequence[StoredShard], wants: Sequence[ShardBox], dtypes: Sequence[Dtype | None]
+    shards: Sequence[StoredShard], parts: Sequence[Part], dtypes: Sequence[Dtype | None]
 ) -> tuple[np.ndarray, list[int]]:
     """Deal with the wants that are a whole shard, whose chunks need not be looked at one by one.
 
     Returns:
-        int64[r, 5], as `Read.rows` but for all chunks, in their order; and the numbers of the
-        wants that are left.
+        int64[r, 6], as `Read.rows` but for all chunks, in their order; and the numbers of the
+        parts that are left.
     """
-    left = {(want.leaf, want.start, want.extent): i for i, want in enumerate(wants)}
+    left: dict[Hashable, list[int]] = defaultdict(list)
+    for i, part in enumerate(parts):
+        if part.is_whole:
+            left[part.leaf, part.start, part.extent].append(i)
     pooled: list[tuple[int, ...]] = []
-    cut = [np.empty((0, 5), np.int64)]
+    cut = [np.empty((0, 6), np.int64)]
     taken = set()
     for shard in shards:
-        i = left.get((shard.leaf, shard.start, shard.extent))
-        if i is None or not _in_order(shard):
+        users = left.get((shard.leaf, shard.start, shard.extent), ())
+        if not users or not _in_order(shard):
             continue
-        taken.add(i)
-        dtype = dtypes[shard.leaf]
-        assert dtype is not None, "a stored shard has words"
+        taken.update(users)
+        dtype = _dtype(dtypes, shard.leaf)
         if shard.n_chunks == 1:
             n_words = shard.n_elements * dtype.words_per_element
-            pooled.append((shard.first_chunk, i, 0, shard.word_offset, n_words))
+            for part in (parts[i] for i in users):
+                place = part.want, 0, shard.word_offset, n_words, _segment_rule(part)
+                pooled.append((shard.first_chunk, *place))
             continue
         sizes = cell_sizes(shard.extent, shard.chunk_extent)
-        rows = np.zeros((shard.n_chunks, 5), np.int64)
-        rows[:, 0] = np.arange(shard.first_chunk, shard.first_chunk + shard.n_chunks)
-        rows[:, 1] = i
-        rows[:, 2] = (np.cumsum(sizes) - sizes) * dtype.element_bytes
-        rows[:, 4] = sizes * dtype.words_per_element
-        cut.append(rows)
-    table = np.concatenate((np.array(pooled, np.int64).reshape(-1, 5), *cut))
+        for part in (parts[i] for i in users):
+            rows = np.zeros((shard.n_chunks, 6), np.int64)
+            rows[:, 0] = np.arange(shard.first_chunk, shard.first_chunk + shard.n_chunks)
+            rows[:, 1] = part.want
+            rows[:, 2] = (np.cumsum(sizes) - sizes) * _dtype(dtypes, part.into.leaf).element_bytes
+            rows[:, 4] = sizes * dtype.words_per_element
+            rows[:, 5] = _segment_rule(part)
+            cut.append(rows)
+    table = np.concatenate((np.array(pooled, np.int64).reshape(-1, 6), *cut))
     return table[np.argsort(table[:, 0], kind="stable")], [
-        i for i in range(len(wants)) if i not in taken
+        i for i in range(len(parts)) if i not in taken
     ]
+
+
+def _dtype(dtypes: Sequence[Dtype | None], leaf: int) -> Dtype:
+    dtype = dtypes[leaf]
+    assert dtype is not None, f"leaf {leaf} is read but has no dtype"
+    return dtype
+
+
+def _segment_rule(part: Part) -> int:
+    """Return the rule of `decode_run`, to which the words of a copy are as they are stored."""
+    return 0 if part.rule == Rule.COPY else part.rule
 
 
 def _in_order(shard: StoredShard) -> bool:
@@ -262,7 +280,7 @@ def _in_order(shard: StoredShard) -> bool:
     return all(min(n, step) == 1 for n, step in steps[:-1])
 
 
-def _chunks_met(shard: StoredShard, want: ShardBox) -> Sequence[int]:
+def _chunks_met(shard: StoredShard, want: Part) -> Sequence[int]:
     """Return the numbers of the chunks of a shard that a box meets."""
     if want.start == shard.start and want.extent == shard.extent:
         return range(shard.first_chunk, shard.first_chunk + shard.n_chunks)
@@ -298,33 +316,30 @@ def _groups(offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int,
 def read_segments(
     read: Read,
     shards: Sequence[StoredShard],
-    wants: Sequence[ShardBox],
+    parts: Sequence[Part],
     dtypes: Sequence[Dtype | None],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Say where the words of a read's chunks go.
 
     Returns:
         segments: uint64[s, 5]: want, byte offset in its buffer, word offset in the chunk, n_words,
-            0; in the order of the chunks.
+            rule (as in `decode_run`); in the order of the chunks.
         counts: uint32[len(read.chunks)], the number of segments of each.
     """
-    pieces: list[np.ndarray] = [read.rows]
+    pieces = [read.rows]
     for overlap in read.overlaps:
-        shard, want = shards[overlap.shard], wants[overlap.want]
-        dtype = dtypes[shard.leaf]
-        assert dtype is not None, "a stored shard has words"
-        pieces.extend(_pieces(read.chunks, shard, overlap.want, want, dtype))
+        pieces.extend(_pieces(read.chunks, shards[overlap.shard], parts[overlap.part], dtypes))
     table = np.concatenate(pieces)
     table = table[np.argsort(table[:, 0], kind="stable")]
     counts = np.bincount(np.searchsorted(read.chunks, table[:, 0]), minlength=len(read.chunks))
-    segments = np.pad(table[:, 1:].astype(np.uint64), ((0, 0), (0, 1)))
-    return segments, counts.astype(np.uint32)
+    return table[:, 1:].astype(np.uint64), counts.astype(np.uint32)
 
 
 def _pieces(
-    chunks: np.ndarray, shard: StoredShard, buffer: int, want: ShardBox, dtype: Dtype
+    chunks: np.ndarray, shard: StoredShard, part: Part, dtypes: Sequence[Dtype | None]
 ) -> list[np.ndarray]:
     """Return rows of chunk number and segment for one overlap, for the chunks at hand."""
+    dtype, into_dtype = _dtype(dtypes, shard.leaf), _dtype(dtypes, part.into.leaf)
     low = np.searchsorted(chunks, shard.first_chunk)
     high = np.searchsorted(chunks, shard.first_chunk + shard.n_chunks)
     counts = cell_counts(shard.extent, shard.chunk_extent)
@@ -341,32 +356,34 @@ def _pieces(
                 shard.chunk_extent, shard.start, shard.extent, start, strict=True
             )
         )
-        rows = _shared_rows(start, extent, want)
+        rows = _shared_rows(start, extent, part)
         if rows is None:
             continue
         in_chunk, in_want, n = rows
-        piece = np.empty((len(in_chunk), 5), np.int64)
+        piece = np.empty((len(in_chunk), 6), np.int64)
         piece[:, 0] = chunk
-        piece[:, 1] = buffer
-        piece[:, 2] = in_want * dtype.element_bytes
+        piece[:, 1] = part.want
+        piece[:, 2] = in_want * into_dtype.element_bytes
         piece[:, 3] = in_chunk * dtype.words_per_element + shard.word_offset
         piece[:, 4] = n * dtype.words_per_element
+        piece[:, 5] = _segment_rule(part)
         found.append(piece)
     return found
 
 
 def _shared_rows(
-    start: Indices, extent: Indices, want: ShardBox
+    start: Indices, extent: Indices, part: Part
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
-    """Return the rows that a chunk's box and a wanted box share.
+    """Return the rows that a chunk's box and a part of a want share.
 
     Returns:
         Offsets of the rows in the chunk and in the want, in elements, and the elements of a row;
-        None if the boxes do not meet. Rows are as long as both boxes allow.
+        None if the boxes do not meet. Rows are as long as the boxes allow.
     """
-    low = tuple(map(max, start, want.start))
+    want = part.into
+    low = tuple(map(max, start, part.start))
     high = tuple(
-        min(s + n, t + m) for s, n, t, m in zip(start, extent, want.start, want.extent, strict=True)
+        min(s + n, t + m) for s, n, t, m in zip(start, extent, part.start, part.extent, strict=True)
     )
     if any(a >= b for a, b in zip(low, high, strict=True)):
         return None

@@ -4,14 +4,16 @@ import dataclasses
 import math
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from orbax_gds import _native
+from orbax_gds.derived import DerivedShard, Rule
 from orbax_gds.drivers import File
 from orbax_gds.errors import Corrupt, OgdsError, Truncated, Unsupported
 from orbax_gds.manifest import MAX_RANK
-from orbax_gds.plan import MAX_CHUNK_WORDS, Indices, StoredShard, cell_counts
+from orbax_gds.plan import MAX_CHUNK_WORDS, StoredShard, cell_counts
 from orbax_gds.staging import aligned_empty
 
 STRIPE_VERSION = 1
@@ -28,6 +30,7 @@ _FOOTER = struct.Struct("<QII16sI16s")
 _CRC = struct.Struct("<I")
 _SECTION = struct.Struct("<II")
 _POOLED = 1
+_DERIVED = 2
 _FROM_LATER = frozenset(
     {"unknown codec", "unknown dtype", "unknown frame flag", "block map: reserved code"}
 )
@@ -208,33 +211,61 @@ def _shard_dtype(rank: int) -> np.dtype:
     return np.dtype(fields)
 
 
-def encode_layout(shards: Sequence[StoredShard]) -> bytes:
+def encode_layout(shards: Sequence[StoredShard | DerivedShard]) -> bytes:
     """Return the layout block. FORMAT §4.2."""
-    by_rank: dict[int, list[StoredShard]] = {}
+    by_rank: dict[int, list[StoredShard | DerivedShard]] = {}
     for shard in shards:
         by_rank.setdefault(len(shard.extent), []).append(shard)
     sections = []
     for rank in sorted(by_rank):
-        rows = [
-            (s.leaf, s.first_chunk, s.n_chunks, s.pooled * _POOLED, s.word_offset, *_box(s))
-            for s in by_rank[rank]
-        ]
+        rows = [_row(shard) for shard in by_rank[rank]]
         sections.append(_SECTION.pack(rank, len(rows)))
         sections.append(np.array(rows, _shard_dtype(rank)).tobytes())
     return b"".join(sections)
 
 
-def _box(shard: StoredShard) -> tuple[Indices, Indices, Indices]:
-    return shard.start, shard.extent, shard.chunk_extent
+def _row(s: StoredShard | DerivedShard) -> tuple[Any, ...]:
+    if isinstance(s, DerivedShard):
+        no_chunk = (0,) * len(s.extent)
+        return s.leaf, s.source, 0, _DERIVED, s.rule, s.start, s.extent, no_chunk
+    box = s.start, s.extent, s.chunk_extent
+    return s.leaf, s.first_chunk, s.n_chunks, s.pooled * _POOLED, s.word_offset, *box
 
 
-def decode_layout(data: bytes, where: str) -> list[StoredShard]:
+def decode_layout(data: bytes, where: str) -> list[StoredShard | DerivedShard]:
     """Read a layout block whose checksum was checked.
 
     Raises:
         Corrupt: a section or a shard is malformed.
+        Unsupported: a shard is derived by a rule that a newer version knows.
     """
-    shards: list[StoredShard] = []
+    shards: list[StoredShard | DerivedShard] = []
+    for rank, section in _sections(data, where):
+        shards.extend(_decode_section(section, rank, where))
+    return shards
+
+
+def has_derived(layout: bytes, where: str) -> bool:
+    """Return whether a layout block has a derived shard, without a look at the others.
+
+    Raises:
+        Corrupt: a section is malformed.
+    """
+    return any(
+        (np.frombuffer(section, _shard_dtype(rank))["flags"] & _DERIVED).any()
+        for rank, section in _sections(layout, where)
+    )
+
+
+def parted(
+    shards: Sequence[StoredShard | DerivedShard],
+) -> tuple[list[StoredShard], list[DerivedShard]]:
+    """Return the shards of a layout that have chunks, and those that are derived."""
+    stored = [shard for shard in shards if isinstance(shard, StoredShard)]
+    return stored, [shard for shard in shards if isinstance(shard, DerivedShard)]
+
+
+def _sections(data: bytes, where: str) -> Iterator[tuple[int, bytes]]:
     at, last_rank = 0, -1
     while at < len(data):
         if len(data) - at < _SECTION.size:
@@ -244,17 +275,23 @@ def decode_layout(data: bytes, where: str) -> list[StoredShard]:
         n_bytes = count * (24 + 24 * rank)
         if not last_rank < rank <= MAX_RANK or not 0 < n_bytes <= len(data) - at:
             raise Corrupt(f"{where}: the layout's section of rank {rank} is malformed.")
-        shards.extend(_decode_section(data[at : at + n_bytes], rank, where))
+        yield rank, data[at : at + n_bytes]
         at, last_rank = at + n_bytes, rank
-    return shards
 
 
-def _decode_section(data: bytes, rank: int, where: str) -> Iterator[StoredShard]:
+def _decode_section(data: bytes, rank: int, where: str) -> Iterator[StoredShard | DerivedShard]:
     table = np.frombuffer(data, _shard_dtype(rank))
     columns = [table[name].tolist() for name in table.dtype.names or ()]
     for leaf, first, n_chunks, flags, word_offset, start, extent, chunk_extent in zip(
         *columns, strict=True
     ):
+        if flags == _DERIVED:
+            if n_chunks or any(chunk_extent) or not _is_box(start, extent):
+                raise Corrupt(f"{where}: the layout's derived shard of leaf {leaf} is malformed.")
+            box = {"start": tuple(start), "extent": tuple(extent)}
+            rule = _rule(word_offset, leaf, where)
+            yield DerivedShard(leaf=leaf, source=first, rule=rule, **box)
+            continue
         shard = StoredShard(
             leaf=leaf,
             start=tuple(start),
@@ -270,10 +307,22 @@ def _decode_section(data: bytes, rank: int, where: str) -> Iterator[StoredShard]
         yield shard
 
 
+def _rule(number: int, leaf: int, where: str) -> Rule:
+    try:
+        return Rule(number)
+    except ValueError as error:
+        raise Unsupported(
+            f"{where}: leaf {leaf} is derived by rule {number}, unknown to this orbax_gds. "
+            "A newer version may have written it: update orbax_gds."
+        ) from error
+
+
+def _is_box(start: Sequence[int], extent: Sequence[int]) -> bool:
+    return 0 not in extent and max((*start, *extent), default=0) < 1 << 62
+
+
 def _well_formed(shard: StoredShard) -> bool:
-    if 0 in shard.extent or 0 in shard.chunk_extent:
-        return False
-    if max((*shard.start, *shard.extent, *shard.chunk_extent), default=0) >= 1 << 62:
+    if not _is_box(shard.start, shard.extent) or not _is_box((), shard.chunk_extent):
         return False
     largest = math.prod(map(min, shard.extent, shard.chunk_extent))
     if largest > MAX_CHUNK_WORDS:  # in Python's integers: NumPy's would wrap

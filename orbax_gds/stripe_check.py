@@ -11,6 +11,7 @@ import numpy as np
 
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
+from orbax_gds.derived import DerivedShard
 from orbax_gds.drivers import File
 from orbax_gds.dtypes import Dtype
 from orbax_gds.errors import OgdsError
@@ -37,10 +38,11 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a check found, and the shards of the layout, None if that cannot be read."""
+    """What a check found, and the shards of the layout; no `shards` if that cannot be read."""
 
     findings: list[Finding]
     shards: list[StoredShard] | None
+    derived: list[DerivedShard]
 
 
 class StripeCheck:
@@ -61,6 +63,7 @@ class StripeCheck:
         self._n_bytes = file.n_bytes()
         self._findings: list[Finding] = []
         self._shards: list[StoredShard] | None = None
+        self._derived: list[DerivedShard] = []
 
     def run(self, progress: Callable[[int], None]) -> Findings:
         """Check everything; `progress` is called with the bytes of frames checked so far."""
@@ -75,7 +78,7 @@ class StripeCheck:
             records = self._scan(header)
         if records is not None:
             self._check_frames(records, table, progress)
-        return Findings(findings=self._findings, shards=self._shards)
+        return Findings(findings=self._findings, shards=self._shards, derived=self._derived)
 
     def _check_header(self) -> stripes.Header | None:
         with self._noting(offset=0):
@@ -122,9 +125,9 @@ class StripeCheck:
             if any(padding):
                 at += header.layout_bytes + len(padding) - len(padding.lstrip(b"\0"))
                 self._note("a byte between layout and frames is not zero", offset=at)
-            shards = stripes.decode_layout(layout, self._spec.file)
+            shards, derived = stripes.parted(stripes.decode_layout(layout, self._spec.file))
             table = chunk_table(shards, self._dtypes, header.n_chunks, self._spec.file)
-            self._shards = shards
+            self._shards, self._derived = shards, derived
             return table
         return None
 

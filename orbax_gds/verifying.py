@@ -7,12 +7,13 @@ from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path as FilePath
 
 from orbax_gds.commit import read_manifest
+from orbax_gds.derived import DerivedShard, problems
 from orbax_gds.drivers import open_driver
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt, OgdsError
 from orbax_gds.manifest import MANIFEST_NAME, Manifest, StripeSpec, crc_text, path_text
 from orbax_gds.options import Options
-from orbax_gds.plan import ShardBox
+from orbax_gds.plan import StoredShard
 from orbax_gds.read_plan import check_coverage
 from orbax_gds.stripe_check import Findings, StripeCheck
 
@@ -111,7 +112,10 @@ class _ItemCheck:
         self.dtypes = [
             None if leaf.dtype is None else dtype_by_name(leaf.dtype) for leaf in manifest.leaves
         ]
-        self.boxes: list[list[ShardBox]] = [[] for _ in manifest.leaves]
+        self.stored: list[StoredShard] = []
+        self.derived: list[DerivedShard] = []
+        self.places: dict[DerivedShard, str] = {}  # in which stripe the first such is
+        self.hits: list[tuple[int, tuple[int, ...]]] = []  # numbers of problems, and of leaves
         self.unplaced: list[str] = []  # stripes whose layout cannot be read
 
     def run(self) -> list[Problem]:
@@ -122,6 +126,7 @@ class _ItemCheck:
             self._check_stripe(spec, lambda n, before=done: self.progress(before + n, total))
             done += spec.bytes
             self.progress(done, total)
+        self._check_derived()
         self._check_coverage()
         return self.problems
 
@@ -154,6 +159,7 @@ class _ItemCheck:
 
     def _take(self, file: str, findings: Findings) -> None:
         for finding in findings.findings:
+            self.hits.append((len(self.problems), finding.leaves))
             self.problems.append(
                 Problem(
                     file=file,
@@ -166,15 +172,30 @@ class _ItemCheck:
         if findings.shards is None:
             return
         self.unplaced.remove(file)
-        for shard in findings.shards:
-            box = ShardBox(leaf=shard.leaf, start=shard.start, extent=shard.extent)
-            self.boxes[shard.leaf].append(box)
+        self.stored += findings.shards
+        for shard in findings.derived:
+            self.derived.append(shard)
+            self.places.setdefault(shard, file)
+
+    def _check_derived(self) -> None:
+        """Check that derived shards have a source; name their leaves where that is hit."""
+        for number, hit in self.hits:
+            also = {shard.leaf for shard in self.derived if shard.source in hit} - {*hit}
+            names = tuple(self.names[i] for i in (*hit, *sorted(also)) if i < len(self.names))
+            self.problems[number] = dataclasses.replace(self.problems[number], leaves=names)
+        for shard, what in problems(self.manifest, self.stored, self.derived):
+            leaves = (self.names[shard.leaf],) if shard.leaf < len(self.names) else ()
+            self.problems.append(Problem(file=self.places[shard], what=what, leaves=leaves))
 
     def _check_coverage(self) -> None:
         """Check that the shards tile the leaves; where a layout is lost, name what is with it."""
         known: dict[Hashable, bool] = {}
         lost = []
-        for name, leaf, boxes in zip(self.names, self.manifest.leaves, self.boxes, strict=True):
+        cuts: list[list[StoredShard | DerivedShard]] = [[] for _ in self.names]
+        for shard in (*self.stored, *self.derived):
+            if shard.leaf < len(cuts):
+                cuts[shard.leaf].append(shard)
+        for name, leaf, boxes in zip(self.names, self.manifest.leaves, cuts, strict=True):
             if leaf.shape is None:
                 continue
             try:

@@ -26,6 +26,7 @@ from orbax_gds.codecs import (
     reference_stripe,
     reference_zstd,
 )
+from orbax_gds.derived import FEATURE, Rule
 from orbax_gds.dtypes import DTYPES, SPLITS, dtype_by_id, dtype_by_name, dtype_of, words_of
 
 DASH = "\N{EN DASH}"
@@ -182,13 +183,14 @@ def test_the_registries_are_those_of_the_code() -> None:
     given = {row[0]: row[1] for row in registry}
     assert given["codec"] == ", ".join(f"{number} {name}" for number, name in codecs.items())
     assert given["`requires`"] == "`derived` (§4.2)"
-    assert reference.FEATURES == {"derived"} >= set(manifest.KNOWN_REQUIRES)
+    assert reference.FEATURES == manifest.KNOWN_REQUIRES == {FEATURE}
     assert given["frame flag"] == f"bit {reference_frame.BLOCK_MAP_FLAG.bit_length() - 1} block map"
     pooled = f"bit {reference_stripe.POOLED_FLAG.bit_length() - 1} pooled"
     derived = f"bit {reference_stripe.DERIVED_FLAG.bit_length() - 1} derived"
     assert given["shard flag"] == f"{pooled}, {derived}"
     rules = ", ".join(f"{number} {name}" for number, name in reference_stripe.RULES.items())
     assert given["rule of a derived shard"] == rules
+    assert rules == ", ".join(f"{rule} {rule.name.lower()}" for rule in Rule)
     assert [row[0] for row in tables("4.2")[2]] == rules.split(", ")
     reserved = {0, 31, *range(34, 256)}
     assert dict(row[::2] for row in registry)["dtype"] == f"0, 31, 34{DASH}255"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orbax_gds.derived import parts_of
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt
 from orbax_gds.plan import RUN_BYTES, ShardBox, StoredShard, cell_sizes, make_plan, matrix_columns
@@ -61,16 +62,20 @@ def _leaf(shape, dtype, seed):
 def _read_back(chunks, shards, wants, dtypes):
     """Carry out a read plan on chunks in memory, whose frames are as long as their words."""
     sizes = np.array([len(c) for c in chunks], np.int64)
-    reads = plan_reads(shards, wants, dtypes, np.cumsum(sizes) - sizes, sizes)
+    parts = parts_of(wants, {})
+    reads = plan_reads(shards, parts, dtypes, np.cumsum(sizes) - sizes, sizes)
     seen = np.concatenate([r.chunks for r in reads] or [np.empty(0, np.int64)]).tolist()
     assert seen == sorted(set(seen))
     out = [np.zeros(w.n_elements * dtypes[w.leaf].element_bytes, np.uint8) for w in wants]
     written = [np.zeros(len(o), np.uint8) for o in out]
     for read in reads:
         assert len(read.chunks) == 1 or read.n_bytes <= READ_BYTES
-        segments, counts = read_segments(read, shards, wants, dtypes)
+        segments, counts = read_segments(read, shards, parts, dtypes)
         of_chunk = np.repeat(read.chunks, counts)
-        for chunk, (want, at, word, n, _) in zip(of_chunk.tolist(), segments.tolist(), strict=True):
+        for chunk, (want, at, word, n, rule) in zip(
+            of_chunk.tolist(), segments.tolist(), strict=True
+        ):
+            assert rule == 0
             width = dtypes[wants[want].leaf].container_bytes
             piece = chunks[chunk][word * width : (word + n) * width]
             out[want][at : at + len(piece)] = piece
@@ -175,7 +180,8 @@ def test_wants_that_are_whole_shards_are_planned_without_a_look_at_each_chunk():
     boxes.append(ShardBox(leaf=299, start=(0, 0), extent=(3000, 300)))
     plan = make_plan(boxes, dtypes, 1 << 20)
     sizes = np.full(plan.n_chunks, 64, np.int64)
-    (read,) = plan_reads(plan.shards, boxes, dtypes, np.cumsum(sizes) - sizes, sizes)
+    parts = parts_of(boxes, {})
+    (read,) = plan_reads(plan.shards, parts, dtypes, np.cumsum(sizes) - sizes, sizes)
     assert read.overlaps == ()
     assert len(read.rows) == sum(len(run.segments) for run in plan.runs)
 

@@ -1,71 +1,30 @@
-"""Derived shards of the NumPy reference: words that no stripe holds follow from those of a leaf."""
+"""Derived shards of the NumPy reference, and what every reader refuses of them."""
 
 from dataclasses import replace
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
+from derived_items import (
+    BF16,
+    COPY,
+    FP32,
+    ROUND,
+    arrays_of,
+    assert_refused,
+    derived,
+    rounded,
+    write_item,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Shard
 from orbax_gds.codecs.reference_stripe import SECTION, SHARD
-from orbax_gds.dtypes import Dtype, dtype_by_name, dtype_of, words_of
+from orbax_gds.dtypes import words_of
 from orbax_gds.errors import Corrupt, OgdsError, Unsupported
 from orbax_gds.testing import famous_words, words
-
-FP32, BF16 = dtype_by_name("float32"), dtype_by_name("bfloat16")
-COPY, ROUND = 1, 2
-
-
-def write_item(
-    directory: Path, arrays: list[np.ndarray], stored: list[int], derived: list[Shard], **changes
-) -> None:
-    """Write an item whose leaves `stored` are each a chunk; the others have derived shards."""
-    shards, frames = list(derived), []
-    for number in stored:
-        array = arrays[number]
-        whole = {"start": (0,) * array.ndim, "extent": array.shape, "chunk_extent": array.shape}
-        shards.append(Shard(leaf=number, first_chunk=len(frames), **whole))
-        dtype = dtype_of(array.dtype)
-        frames.append(reference.encode_frame(words_of(array), dtype, chunk=len(frames)))
-    stripe = reference.write_stripe(directory, shards, frames, uuid=bytes(16))
-    leaves = [
-        {
-            "path": [["k", str(number)]],
-            "type": "numpy.ndarray",
-            "dtype": array.dtype.name,
-            "shape": list(array.shape),
-        }
-        for number, array in enumerate(arrays)
-    ]
-    fields = {"format": 1, "requires": ["derived"], "writer": "test", "leaves": leaves}
-    fields |= {"shardings": [], "stripes": [stripe], "sidecars": {}, "options": {}} | changes
-    (directory / "manifest.json").write_bytes(reference.encode_manifest(fields))
-
-
-def derived(leaf: int, source: int, rule: int, extent: tuple[int, ...], start=None) -> Shard:
-    zeros = (0,) * len(extent)
-    return Shard(
-        leaf=leaf,
-        source=source,
-        rule=rule,
-        first_chunk=0,
-        start=start or zeros,
-        extent=extent,
-        chunk_extent=zeros,
-    )
-
-
-def rounded(array: np.ndarray) -> np.ndarray:
-    """Round to bfloat16 by ml_dtypes, but for NaNs, which keep their upper bits and are quiet."""
-    with np.errstate(all="ignore"):
-        result = array.astype(ml_dtypes.bfloat16)
-    nan = np.isnan(array)
-    result.view(np.uint16)[nan] = (array.view(np.uint32)[nan] >> 16).astype(np.uint16) | 0x40
-    return result
 
 
 @given(drawn=words(FP32, max_words=300))
@@ -108,10 +67,6 @@ def test_a_box_may_be_derived_and_the_rest_stored(
     assert [array.tobytes() for array in found] == [source.tobytes(), leaf.tobytes()]
 
 
-def arrays_of(*dtypes: Dtype, shape: tuple[int, ...] = (4,)) -> list[np.ndarray]:
-    return [np.zeros(shape, dtype.numpy_dtype) for dtype in dtypes]
-
-
 @pytest.mark.parametrize(
     ("shard", "error"),
     [
@@ -144,8 +99,7 @@ def test_malformed_derived_shards_are_refused(
 ) -> None:
     arrays = [*arrays_of(BF16, FP32, BF16), np.zeros(5, np.float32)]
     write_item(tmp_path, arrays, [1, 3], [shard, derived(2, 1, ROUND, (4,))])
-    with pytest.raises(error):
-        reference.read_item(tmp_path)
+    assert_refused(tmp_path, error)
 
 
 @pytest.mark.parametrize(("flags", "n"), [(3, 0), (6, 0), (2, 1)])
@@ -155,14 +109,12 @@ def test_derived_shards_have_no_chunks_and_no_other_flag(
     layout = SECTION.pack(0, 1) + SHARD.pack(0, 1, n, flags, 2)
     monkeypatch.setattr("orbax_gds.codecs.reference_stripe.encode_layout", lambda shards: layout)
     write_item(tmp_path, arrays_of(BF16, FP32, shape=()), [1], [])
-    with pytest.raises(Corrupt):
-        reference.read_item(tmp_path)
+    assert_refused(tmp_path, Corrupt)
 
 
 def test_a_derived_shard_whose_words_are_stored_too_is_refused(tmp_path: Path) -> None:
     write_item(tmp_path, arrays_of(BF16, FP32), [0, 1], [derived(0, 1, ROUND, (4,))])
-    with pytest.raises(Corrupt):
-        reference.read_item(tmp_path)
+    assert_refused(tmp_path, Corrupt)
 
 
 def test_an_item_with_derived_shards_requires_the_feature(tmp_path: Path) -> None:
