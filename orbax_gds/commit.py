@@ -9,6 +9,7 @@ import msgspec
 
 from orbax_gds import manifest as manifests
 from orbax_gds import stripe as stripes
+from orbax_gds.derived import FEATURE
 from orbax_gds.errors import CommitError, Corrupt, IoError, NotFound, OgdsError, Unsupported
 
 PENDING_NAME = "manifest.json.pending"
@@ -131,7 +132,10 @@ def publish(directory: str | os.PathLike[str]) -> None:
     pending = _read_pending(pending_path)
     sealed = tuple(_sealed(directory, stripe.file) for stripe in pending.stripes)
     complete_path = directory / COMPLETE_NAME
-    complete = msgspec.structs.replace(pending, stripes=sealed)
+    requires = pending.requires
+    if FEATURE not in requires and any(_has_derived(directory, spec) for spec in sealed):
+        requires = (*requires, FEATURE)  # each process decides for itself what it derives
+    complete = msgspec.structs.replace(pending, stripes=sealed, requires=requires)
     write_synced(complete_path, manifests.encode(complete))
     sync_directory(directory)
     with io_context(final_path, "publish"):
@@ -174,3 +178,20 @@ def _sealed(directory: FilePath, name: str) -> manifests.StripeSpec:
         layout_crc32c=f"{footer.layout_crc32c:08x}",
         index_crc32c=f"{footer.index_crc32c:08x}",
     )
+
+
+def _has_derived(directory: FilePath, spec: manifests.StripeSpec) -> bool:
+    """Return whether a sealed stripe has derived shards, which only its layout says."""
+    path = directory / spec.file
+    try:
+        with path.open("rb") as file:
+            header = stripes.decode_header(file.read(stripes.HEADER_BYTES), str(path))
+            layout = file.read(header.layout_bytes)
+        if manifests.crc_text(layout) != spec.layout_crc32c:
+            raise Corrupt(f"{path}: the layout is damaged.")
+        return stripes.has_derived(layout, str(path))
+    except (OSError, Corrupt) as err:
+        raise CommitError(
+            f"The layout of stripe {path} cannot be read ({err}), so the item is not published. "
+            "Save again."
+        ) from err

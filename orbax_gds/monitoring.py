@@ -39,13 +39,16 @@ class SaveReport:
         state: how far the save had come: "synced", or "committed" once published and synced.
         n_leaves: leaves of the item, those without words included.
         n_chunks: chunks this process wrote.
-        bytes_in: bytes of the words this process stored.
+        bytes_in: bytes of the words this process saved, derived ones among them.
         bytes_out: bytes of its stripe.
+        n_derived: its shards that are not stored, as their words follow from other leaves'.
+        bytes_derived: bytes of the words of these.
         codecs: bytes of frames per codec.
         driver: the path that really carried the bytes: "direct" or "buffered".
         driver_reason: why not the preferred one; None if it was.
-        seconds: per stage: "plan" and "snapshot" blocked training; "encode" and "write" are
-            summed over threads; "sync", and "commit" where this call published.
+        seconds: per stage: "plan" and "snapshot" blocked training; "derive" looked for words that
+            follow from others; "encode" and "write" are summed over threads; "sync", and "commit"
+            where this call published.
     """
 
     path: Path
@@ -54,6 +57,8 @@ class SaveReport:
     n_chunks: int
     bytes_in: int
     bytes_out: int
+    n_derived: int
+    bytes_derived: int
     codecs: dict[str, int]
     driver: str
     driver_reason: str | None
@@ -66,6 +71,7 @@ class SaveReport:
         reason = f" ({self.driver_reason})" if self.driver_reason else ""
         return (
             f"{self.state} {self.path.name}: {self.n_leaves} leaves, {self.bytes_in / 1e6:.1f} MB "
-            f"in, {self.bytes_out / 1e6:.1f} MB out (MB by codec: {shares}); "
+            f"in, {self.bytes_derived / 1e6:.1f} MB derived, {self.bytes_out / 1e6:.1f} MB out "
+            f"(MB by codec: {shares}); "
             f"{self.driver}{reason}; {times}"
         )

@@ -15,6 +15,7 @@ MAX_CHUNK_BYTES = 64 << 20  # chosen: a chunk is coded in one call and read whol
 ENVIRONMENT_PREFIX = "ORBAX_GDS_"
 
 _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB|B|)\s*")
 
 
@@ -58,6 +59,9 @@ class Options:
         staging_bytes: bound of the buffers that a save holds on the way to disk; one is always
             taken, of about 9 MiB or a chunk. The snapshot of an accelerator is not in it.
         workers: threads that code and write; None takes the number of processors, at most 4.
+        derive: do not store words that follow from other leaves of the same save: of a leaf that
+            equals another, or is another one rounded from float32 to bfloat16. Every word is
+            checked, and restored as it was. It goes with any codec, "off" too.
 
     Raises:
         Unsupported: a value is out of range or not one of those named.
@@ -72,6 +76,7 @@ class Options:
     chunk_bytes: int | str = 1 << 20
     staging_bytes: int | str = 64 << 20
     workers: int | None = None
+    derive: bool = True
 
     def __post_init__(self) -> None:
         for name in ("chunk_bytes", "staging_bytes"):
@@ -84,6 +89,7 @@ class Options:
         _check("staging_bytes", self.staging_bytes, int(self.staging_bytes) > 0, "above 0")
         workers_fit = self.workers is None or (type(self.workers) is int and self.workers > 0)
         _check("workers", self.workers, workers_fit, "None or a count above 0")
+        _check("derive", self.derive, type(self.derive) is bool, "True or False")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Options":
@@ -96,6 +102,8 @@ class Options:
         if "workers" in given:
             _check("workers", given["workers"], given["workers"].isdecimal(), "a count above 0")
             given["workers"] = int(given["workers"])
+        if "derive" in given:
+            given["derive"] = _SWITCH.get(given["derive"].lower(), given["derive"])
         return cls(**given)
 
     @property

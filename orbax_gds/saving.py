@@ -16,6 +16,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 
 from orbax_gds import _native, leaves, sidecar
@@ -23,6 +24,8 @@ from orbax_gds import stripe as stripes
 from orbax_gds._version import __version__
 from orbax_gds.codecs import codec_by_id
 from orbax_gds.commit import leave_pending, make_directory, publish, sync_directory
+from orbax_gds.derived import FEATURE, DerivedShard
+from orbax_gds.deriving import find_derived
 from orbax_gds.drivers import File, open_driver
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Exists
@@ -35,7 +38,7 @@ from orbax_gds.manifest import (
 )
 from orbax_gds.monitoring import SaveReport, Stopwatch
 from orbax_gds.options import Options
-from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run, make_plan
+from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run, ShardBox, make_plan
 from orbax_gds.staging import BufferPool, aligned_empty
 from orbax_gds.threads import run_threads
 
@@ -165,6 +168,8 @@ class Prepared:
         self.manifest, self.plan, self.options = manifest, plan, options
         self.process, self.watch = process, watch
         self._buffers: list[np.ndarray] = buffers
+        self.derived: tuple[DerivedShard, ...] = ()
+        self._bytes_derived = 0
 
     def write(
         self, directory: str | os.PathLike[str], *, pool: BufferPool | None = None
@@ -184,6 +189,7 @@ class Prepared:
         """
         directory = FilePath(directory)
         _refuse_published(directory)
+        self._leave_out_derived()
         driver = open_driver(self.options.driver, directory)
         path = directory / stripes.file_name(self.process)
         with _lent(pool, self.options) as buffers, driver.open(path, "w") as file:
@@ -204,8 +210,10 @@ class Prepared:
             state="synced",
             n_leaves=len(self.manifest.leaves),
             n_chunks=self.plan.n_chunks,
-            bytes_in=sum(run.n_bytes for run in self.plan.runs),
+            bytes_in=sum(run.n_bytes for run in self.plan.runs) + self._bytes_derived,
             bytes_out=writer.file_bytes,
+            n_derived=len(self.derived),
+            bytes_derived=self._bytes_derived,
             codecs=_bytes_by_codec(writer.records),
             driver=file.carried,
             driver_reason=file.reason or driver.reason,
@@ -213,6 +221,27 @@ class Prepared:
         )
         logger.info("%s", report.line())
         return report
+
+    def _leave_out_derived(self) -> None:
+        """Plan again without the shards whose words follow from others, if there are such."""
+        if not self.options.derive:
+            return
+        with self.watch.time("derive"):
+            specs, planned = self.manifest.leaves, self.plan.shards
+            derived = find_derived(planned, self._buffers, specs, self.options.n_workers)
+            if not derived:
+                return
+            self.derived = tuple(derived[number] for number in sorted(derived))
+            self._bytes_derived = sum(self._buffers[number].nbytes for number in derived)
+            kept = [number for number in range(len(planned)) if number not in derived]
+            boxes = [
+                ShardBox(leaf=planned[i].leaf, start=planned[i].start, extent=planned[i].extent)
+                for i in kept
+            ]
+            dtypes = [None if s.dtype is None else dtype_by_name(s.dtype) for s in specs]
+            self.plan = make_plan(boxes, dtypes, int(self.options.chunk_bytes))
+            self._buffers = [self._buffers[number] for number in kept]
+            self.manifest = msgspec.structs.replace(self.manifest, requires=(FEATURE,))
 
     def encode(self, run: Run, out: np.ndarray, records: np.ndarray) -> int:
         """Code a run into `out` with one native call; return the bytes it took."""
@@ -257,7 +286,7 @@ class _StripeWriter:
     def write(self) -> None:
         """Write header, layout, frames, index and footer; not synced."""
         identity = uuid.uuid4().bytes
-        layout = stripes.encode_layout(self.save.plan.shards)
+        layout = stripes.encode_layout((*self.save.plan.shards, *self.save.derived))
         head = stripes.encode_head(
             process=self.save.process,
             uuid=identity,

@@ -47,6 +47,13 @@ def test_environment_changes_the_defaults():
     assert Options.from_environment({}) == Options()
 
 
+@pytest.mark.parametrize(("text", "derive"), [("1", True), ("False", False), ("off", False)])
+def test_the_environment_turns_derived_shards_on_and_off(text, derive):
+    assert Options.from_environment({"ORBAX_GDS_DERIVE": text}).derive is derive
+    with pytest.raises(Unsupported, match="derive='perhaps'"):
+        Options.from_environment({"ORBAX_GDS_DERIVE": "perhaps"})
+
+
 @pytest.mark.parametrize("text", ["many", "1.5", "0"])
 def test_a_bad_environment_is_refused_by_name(text):
     with pytest.raises(Unsupported, match="workers"):
@@ -60,4 +67,5 @@ def test_resolved_options_are_json():
         "chunk_bytes": 1 << 20,
         "staging_bytes": 64 << 20,
         "workers": 2,
+        "derive": True,
     }

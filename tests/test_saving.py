@@ -68,7 +68,9 @@ def test_a_report_says_what_was_done(tmp_path):
     assert report.bytes_in == sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
     assert report.bytes_out == (tmp_path / "item" / "p00000.ogds").stat().st_size
     assert report.bytes_out < report.bytes_in
-    assert set(report.seconds) == {"plan", "snapshot", "encode", "write", "sync", "commit"}
+    assert set(report.seconds) == {
+        *("plan", "snapshot", "derive", "encode", "write", "sync", "commit"),
+    }
     assert report.driver in ("direct", "buffered")
     assert (report.driver_reason is None) == (report.driver == "direct")
     assert sum(report.codecs.values()) < report.bytes_out
