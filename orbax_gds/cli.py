@@ -24,7 +24,7 @@ from orbax_gds.manifest import FORMAT_VERSION
 from orbax_gds.options import parse_size
 from orbax_gds.page import page
 from orbax_gds.report import ItemReport, LeafReport, inspect
-from orbax_gds.terminal import item_text, leaf_text, shown, size_text
+from orbax_gds.terminal import derived_text, item_text, leaf_text, shown, size_text
 from orbax_gds.verifying import verify
 
 PROBLEMS, UNREADABLE = 1, 2
@@ -209,11 +209,12 @@ def _print_table(texts: Sequence[tuple[str, ...]]) -> None:
 
 def _leaf_row(leaf: LeafReport) -> tuple[str, ...]:
     if leaf.dtype is None or leaf.shape is None:
-        return leaf.name, "", leaf.type, "", ""
+        return leaf.name, "", leaf.type, "", "", ""
     return (
         leaf.name,
         leaf_text(leaf),
         leaf.type if leaf.prng is None else f"PRNG key {leaf.prng}",
         size_text(leaf.raw_bytes),
         size_text(leaf.stored_bytes),
+        derived_text(leaf),
     )

@@ -86,7 +86,7 @@ class LeafReport(_Measured):
         dtype, shape: of the stored elements; None for a leaf without words.
         sharding: how the elements lay on devices, as text; None if on none.
         prng: name of the PRNG implementation of a key, else None.
-        n_shards: boxes it is stored as.
+        n_shards: boxes it consists of, those that are not stored among them.
         derived: what of it is not stored.
     """
 
@@ -228,7 +228,7 @@ def inspect(
                     uuid=spec.uuid,
                     n_bytes=spec.bytes,
                     n_chunks=len(stripe.records),
-                    n_shards=len(stripe.shards),
+                    n_shards=len(stripe.shards) + len(stripe.derived),
                 )
                 for spec, stripe in zip(manifest.stripes, item.stripes, strict=True)
             ),

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from orbax_gds.codecs import codec_by_id
+from orbax_gds.derived import Rule
 from orbax_gds.item import Item, Stripe
 from orbax_gds.sampling import pieces_of
 
@@ -56,7 +57,6 @@ class Shares:
         shape = (len(item.dtypes), 1 + max(codecs, default=0))
         self.chunks, self.raw, self.stored = np.zeros((3, *shape))
         self.n_shards = np.zeros(shape[0], np.int64)
-        self.derived: dict[int, list[Derivation]] = {}
         # A chunk is counted once here, though several leaves may share it.
         self._dtype_chunks: dict[int, np.ndarray] = {}
         self._dtype_ids = np.array([0 if d is None else d.id for d in item.dtypes], np.int64)
@@ -64,6 +64,7 @@ class Shares:
         self._widths = np.array([0 if d is None else d.container_bytes for d in item.dtypes])
         for stripe in item.stripes:
             self._add(item, stripe)
+        self.derived = _derived(item)
 
     def of_leaf(self, leaf: int) -> tuple[CodecShare, ...]:
         """Return the codecs of one leaf."""
@@ -106,5 +107,24 @@ class Shares:
                 codecs[stripe.table.dtypes == number], minlength=self.chunks.shape[1]
             )
             self._dtype_chunks[number] = self._dtype_chunks.get(number, 0) + counts
-        leaves = np.array([shard.leaf for shard in stripe.shards], np.int64)
+        leaves = np.array([shard.leaf for shard in (*stripe.shards, *stripe.derived)], np.int64)
         self.n_shards += np.bincount(leaves, minlength=len(self.n_shards))
+
+
+def _derived(item: Item) -> dict[int, list[Derivation]]:
+    """Return what is not stored of each leaf, one entry for all shards of a source and rule."""
+    n_bytes: dict[tuple[int, int, Rule], int] = {}
+    for shard in (shard for stripe in item.stripes for shard in stripe.derived):
+        dtype = item.dtypes[shard.leaf]
+        assert dtype is not None, f"leaf {shard.leaf} has a shard but no dtype"
+        key = shard.leaf, shard.source, shard.rule
+        n_bytes[key] = n_bytes.get(key, 0) + shard.n_elements * dtype.element_bytes
+    derived: dict[int, list[Derivation]] = {}
+    for leaf, source, rule in sorted(n_bytes):
+        derivation = Derivation(
+            source=item.leaf_name(source),
+            rule=rule.name.lower(),
+            raw_bytes=n_bytes[leaf, source, rule],
+        )
+        derived.setdefault(leaf, []).append(derivation)
+    return derived

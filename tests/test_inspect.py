@@ -184,3 +184,23 @@ def _arrays(tree):
     if isinstance(tree, dict):
         return [leaf for value in tree.values() for leaf in _arrays(value)]
     return [] if tree is None else [tree]
+
+
+def test_what_is_derived_is_named_with_its_source_and_rule(tmp_path):
+    master = RNG.standard_normal((200, 300)).astype(np.float32)
+    params = master.astype(ml_dtypes.bfloat16)
+    ogds.save(tmp_path / "item", {"master": master, "params": params, "tied": master.copy()})
+    report = ogds.inspect(tmp_path / "item")
+    by_name = {leaf.name: leaf for leaf in report.leaves}
+    for name, rule in (("params", "round"), ("tied", "copy")):
+        leaf, n_bytes = by_name[name], 2 * master.size if name == "params" else master.nbytes
+        (part,) = leaf.derived
+        assert (part.source, part.rule, part.raw_bytes) == ("master", rule, n_bytes)
+        assert (leaf.raw_bytes, leaf.stored_bytes, leaf.n_shards) == (n_bytes, 0, 1)
+    assert by_name["master"].derived == ()
+    assert report.raw_bytes == 2 * master.nbytes + params.nbytes
+    assert report.stripes[0].n_shards == 3
+    for command in ("ls", "inspect"):
+        shown = CliRunner().invoke(main, [command, str(tmp_path / "item")]).stdout
+        assert "derived from 'master' by round" in shown
+        assert "derived from 'master' by copy" in shown
