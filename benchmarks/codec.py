@@ -43,7 +43,6 @@ def _speeds(n_threads: int) -> tuple[Column, ...]:
     end = suffix(n_threads)
     digits = {"memcpy": 2, "zipnn": 1}
     return (
-        Column(title="ratio", quantity="ratio", digits=4),
         *(
             Column(title=f"{way} x {what}", quantity=f"{way}_x_{what}{end}", digits=digits[what])
             for what in digits
@@ -65,7 +64,7 @@ TABLES = (
         caption="One thread. GB/s counts source bytes (1e9); x memcpy is the ratio to a memcpy of "
         "the same bytes timed just before, x zipnn to zipnn in the same repetition; median "
         "[least, greatest]",
-        columns=_speeds(1),
+        columns=(Column(title="ratio", quantity="ratio", digits=4), *_speeds(1)),
     ),
     Table(caption="Two threads, and a memcpy on two threads", columns=_speeds(2)),
 )
