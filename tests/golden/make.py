@@ -11,18 +11,19 @@ Files:
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from golden import example, example_codings
 from golden.frames import frames
 from golden.refused import refused
-from golden.words import narrow, noise
+from golden.saved_items import write_coded_item, write_saved_item
+from golden.words import narrow
 
-import orbax_gds
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Shard
-from orbax_gds.dtypes import DTYPES, Dtype, dtype_by_name, dtype_of, words_of
+from orbax_gds.dtypes import dtype_by_name, dtype_of, words_of
 
 GOLDEN = Path(__file__).parent
 FORMAT = GOLDEN.parents[1] / "orbax_gds" / "FORMAT.md"
@@ -33,29 +34,16 @@ def items() -> Iterator[tuple[str, Path]]:
 
     Any other item can be added by copying its directory to `items/`.
     """
-    for name, write_item in {"reference": write_reference_item, "saved": write_saved_item}.items():
+    writers = {
+        "reference": write_reference_item,
+        "saved": write_saved_item,
+        "saved auto": partial(write_coded_item, codec="auto"),
+        "saved max": partial(write_coded_item, codec="max"),
+    }
+    for name, write_item in writers.items():
         if not (GOLDEN / "items" / name).exists():
             write_item(GOLDEN / "items" / name)
     yield from ((path.name, path) for path in sorted((GOLDEN / "items").iterdir()) if path.is_dir())
-
-
-def write_saved_item(directory: Path) -> None:
-    """Save a tree with every dtype and every type of leaf by the package itself."""
-    tree: dict[str, object] = {
-        dtype.name: words_as(dtype, (3, 5) if dtype.id % 3 else ()) for dtype in DTYPES
-    }
-    tree |= {"int": 2**70, "float": -0.0, "complex": 1j, "bool": True, "str": "é", "bytes": b"\0"}
-    tree |= {"none": None, "dict": {}, "list": [[], ()], "empty": np.zeros((0, 2), np.float32)}
-    bf16 = dtype_by_name("bfloat16")
-    tree["matrix"] = bf16.elements(narrow(bf16, 40 * 50, 31), (40, 50))
-    orbax_gds.save(directory, tree)
-
-
-def words_as(dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Return elements of this shape with arbitrary bits, those of a bool 0 or 1."""
-    n_words = int(np.prod(shape)) * dtype.words_per_element
-    words = noise(dtype, n_words, 41) & (1 if dtype.name == "bool" else ~dtype.word_dtype.type(0))
-    return dtype.elements(words, shape)
 
 
 def write_reference_item(directory: Path) -> None:

@@ -63,6 +63,13 @@ std::vector<Bytes> fresh_frames() {
         const Bytes words = make_words(dtype, 700, Look::kWide, 7);
         frames.push_back(encode(words, dtype, {CodecChoice::kLadder, MapChoice::kNever}));
     }
+    for (uint8_t dtype : {uint8_t{16}, uint8_t{17}, uint8_t{18}}) {
+        for (uint32_t columns : {0u, 33u, 700u}) {
+            const Bytes words = make_words(dtype, 700, Look::kWide, 7);
+            const EncodeOptions options = {CodecChoice::kModelled, MapChoice::kNever};
+            frames.push_back(encode(words, dtype, options, 0, columns));
+        }
+    }
     for (uint8_t dtype : {uint8_t{2}, uint8_t{4}, uint8_t{9}, uint8_t{13}}) {
         for (MapChoice map : {MapChoice::kNever, MapChoice::kAlways}) {
             const Bytes words = make_words(dtype, 1500, Look::kBlocks, 7);

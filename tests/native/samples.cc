@@ -157,16 +157,17 @@ const ForeignCodec& stand_in_zstd() {
     return stand_in;
 }
 
-Bytes encode(const Bytes& words, uint8_t id, const EncodeOptions& options, uint32_t chunk) {
+Bytes encode(const Bytes& words, uint8_t id, const EncodeOptions& options, uint32_t chunk,
+             uint32_t columns) {
     const Dtype& dtype = dtype_of(id);
     const auto n_words = static_cast<uint32_t>(words.size() / dtype.container_bytes);
-    const bool forced = options.codec == CodecChoice::kLadder ||
-                        options.codec == CodecChoice::kZstd ||
-                        options.block_map == MapChoice::kAlways;
+    const bool forced =
+        (options.codec != CodecChoice::kAuto && options.codec != CodecChoice::kRaw) ||
+        options.block_map == MapChoice::kAlways;
     Bytes out(forced ? max_forced_frame_bytes(n_words, dtype) : max_frame_bytes(n_words, dtype));
     FrameHeader header;
     const Status status =
-        encode_frame(words, {chunk, n_words, id}, options, out, workspace(), header);
+        encode_frame(words, {chunk, n_words, id, columns}, options, out, workspace(), header);
     CHECK(status == Status::kOk, status_text(status), int{id}, n_words);
     out.resize(header.frame_bytes);
     out.shrink_to_fit();

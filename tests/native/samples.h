@@ -53,9 +53,9 @@ std::vector<std::string> isas();
 // One for all calls of a test: what an earlier call left in it must not matter.
 Workspace& workspace();
 
-// Codes in a buffer of exactly the size that is promised to be enough.
+// Codes in a buffer of exactly the size that is promised to be enough. `columns`: see ChunkShape.
 Bytes encode(const Bytes& words, uint8_t dtype, const EncodeOptions& options = {},
-             uint32_t chunk = 0);
+             uint32_t chunk = 0, uint32_t columns = 0);
 
 struct Decoded {
     Status status;
