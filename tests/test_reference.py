@@ -46,7 +46,7 @@ def test_crc32c_gives_the_check_values_of_rfc_3720() -> None:
 # --- frames ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(chunk=chunks(), block_map=st.booleans(), align_bytes=st.sampled_from((64, 4096)))
 def test_reference_reads_what_it_writes(
     chunk: tuple[Dtype, np.ndarray], block_map: bool, align_bytes: int
@@ -64,7 +64,7 @@ def test_reference_reads_what_it_writes(
 
 
 @pytest.mark.parametrize("codec", CODECS_OF_THE_REFERENCE)
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_every_header_round_trips_in_reference_and_native(codec: str, data: st.DataObject) -> None:
     frame, dtype, words = data.draw(coded_frames(codec))
@@ -73,7 +73,7 @@ def test_every_header_round_trips_in_reference_and_native(codec: str, data: st.D
         np.testing.assert_array_equal(decode_on_every_isa(frame, words.size, words.dtype), words)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(chunk=chunks(), block_map=st.booleans())
 def test_native_reads_what_reference_writes(
     chunk: tuple[Dtype, np.ndarray], block_map: bool
@@ -84,7 +84,7 @@ def test_native_reads_what_reference_writes(
         np.testing.assert_array_equal(decode_on_every_isa(frame, words.size, words.dtype), words)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(chunk=chunks(), block_map=st.sampled_from((None, False, True)))
 def test_reference_reads_what_native_writes(
     chunk: tuple[Dtype, np.ndarray], block_map: bool | None
@@ -109,7 +109,7 @@ def test_native_reads_reference_frames_of_all_famous_words() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS_OF_THE_REFERENCE)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_native_and_reference_refuse_the_same_damaged_payloads(
     codec: str, data: st.DataObject

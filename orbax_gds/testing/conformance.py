@@ -12,7 +12,7 @@ from orbax_gds.testing import strategies
 
 # One class's tests run once for each codec that subclasses it.
 _settings = settings(
-    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.differing_executors]
+    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.differing_executors]
 )
 
 
@@ -80,7 +80,7 @@ class CodecConformance:
         dtype, words = self._chunk(data, 2_000)
         assert self.codec.encode(words, dtype) == self.codec.encode(words.copy(), dtype)
 
-    @settings(_settings, max_examples=8)
+    @settings(_settings, max_examples=6)
     @given(data=st.data())
     def test_truncation_at_every_byte_is_refused(self, data: st.DataObject) -> None:
         dtype, words = self._chunk(data, 300)
