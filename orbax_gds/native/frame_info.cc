@@ -60,7 +60,7 @@ Status read_modelled_info(PayloadReader& in, uint32_t n_words, uint32_t n_normal
     Status status = read_modelled_header(in, n_words, dtype.split, tables);
     info.tables = tables.ladder;
     info.columns = tables.prediction.columns;
-    info.sign_slot = tables.sign_slot;
+    info.sign_slot = tables.ladder.sign_slot;
     info.heads_bytes = kModelledHeaderBytes;
     info.offsets_bytes = offset_bytes(n_words, info.columns);
     for (uint32_t done = 0; done < n_normal_words && status == Status::kOk;

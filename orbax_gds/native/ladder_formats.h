@@ -4,7 +4,8 @@
 // A part is a register of words, 16 of each lane's 128 (bit_planes.h). `planes` are those of the
 // group's fields (FORMAT 7.2). Planes of bytes and of 16 bits are stored and loaded here; what is
 // written as bitmaps goes through Part::bits: kLowBits bits in the low bits and, with kSignBitmap,
-// the sign in bit 7. What put() finds in the other bits is of no meaning.
+// the sign in bit 7. What put() finds in the other bits is of no meaning. `signs` has a one in bit 7
+// where the first field's sign counts, for formats that have such a field of a byte.
 //
 // Include only from files of one instruction set, with its V (vector_*.h).
 #pragma once
@@ -37,11 +38,12 @@ inline typename V::T take_top(const Halves<V>& top, uint8_t* plane) noexcept {
 }
 
 template <class V>
-inline Halves<V> put_top(typename V::T exponent, const uint8_t* plane) noexcept {
+inline Halves<V> put_top(typename V::T exponent, typename V::T signs,
+                         const uint8_t* plane) noexcept {
     const auto rest = V::load(plane, kLaneWords);
-    const auto sign = V::splat(0x80);
-    return {V::select(sign, V::template left16<7>(exponent), rest),
-            V::select(sign, rest, V::template right16<1>(exponent))};
+    const auto upper = V::and_(V::template right16<1>(exponent), V::splat(0x7F));
+    return {V::select(V::splat(0x80), V::template left16<7>(exponent), rest),
+            V::or_(V::and_(rest, signs), upper)};
 }
 
 template <class V>
@@ -73,9 +75,9 @@ struct Bf16 {
     }
 
     template <class V>
-    static void put(const Part<V>& part, uint32_t q, uint32_t, const uint8_t* const* planes,
-                    uint8_t* words) noexcept {
-        store_halves<V>(put_top<V>(part.exponent, planes[0] + 16 * q), words + 32 * q);
+    static void put(const Part<V>& part, typename V::T signs, uint32_t q, uint32_t,
+                    const uint8_t* const* planes, uint8_t* words) noexcept {
+        store_halves<V>(put_top<V>(part.exponent, signs, planes[0] + 16 * q), words + 32 * q);
     }
 };
 
@@ -104,11 +106,11 @@ struct Fp32 {
     }
 
     template <class V>
-    static void put(const Part<V>& part, uint32_t q, uint32_t, const uint8_t* const* planes,
-                    uint8_t* words) noexcept {
+    static void put(const Part<V>& part, typename V::T signs, uint32_t q, uint32_t,
+                    const uint8_t* const* planes, uint8_t* words) noexcept {
         const uint8_t* low = planes[1] + 32 * q;
         words += 64 * q;
-        const Halves<V> halves = put_top<V>(part.exponent, planes[0] + 16 * q);
+        const Halves<V> halves = put_top<V>(part.exponent, signs, planes[0] + 16 * q);
         const typename V::T top[2] = {V::zip_low8(halves.low, halves.high),
                                       V::zip_high8(halves.low, halves.high)};
         for (uint32_t half = 0; half < 2; ++half) {
@@ -141,13 +143,13 @@ struct Fp16 {
     }
 
     template <class V>
-    static void put(const Part<V>& part, uint32_t q, uint32_t, const uint8_t* const* planes,
-                    uint8_t* words) noexcept {
+    static void put(const Part<V>& part, typename V::T signs, uint32_t q, uint32_t,
+                    const uint8_t* const* planes, uint8_t* words) noexcept {
         const auto rest = V::load(planes[0] + 16 * q, kLaneWords);
         const auto exponent = V::template left16<2>(part.exponent);
         const auto upper = V::select(V::splat(0x03), V::template right16<5>(rest), exponent);
         store_halves<V>({V::select(V::splat(0x07), part.bits, V::template left16<3>(rest)),
-                         V::select(V::splat(0x80), rest, upper)},
+                         V::or_(V::and_(rest, signs), upper)},
                         words + 32 * q);
     }
 };
@@ -178,8 +180,8 @@ struct Small {
     }
 
     template <class V>
-    static void put(const Part<V>& part, uint32_t q, uint32_t, const uint8_t* const*,
-                    uint8_t* words) noexcept {
+    static void put(const Part<V>& part, typename V::T, uint32_t q, uint32_t,
+                    const uint8_t* const*, uint8_t* words) noexcept {
         const auto exponent = V::template left16<kLowBits>(part.exponent);
         auto word = V::select(V::splat(kLowMask), part.bits, exponent);
         if constexpr (kSignBitmap) {
@@ -220,8 +222,8 @@ struct Fp64 {
     }
 
     template <class V>
-    static void put(const Part<V>& part, uint32_t q, uint32_t emax, const uint8_t* const* planes,
-                    uint8_t* words) noexcept {
+    static void put(const Part<V>& part, typename V::T, uint32_t q, uint32_t emax,
+                    const uint8_t* const* planes, uint8_t* words) noexcept {
         uint8_t symbols[V::kBytes];
         uint8_t bits[V::kBytes];
         V::store(symbols, 16, part.exponent);

@@ -33,6 +33,7 @@ struct LadderTables {
     uint8_t symbol_of_rank[16];
     uint8_t rank_of_symbol[16];
     uint8_t escape_rank;
+    bool sign_slot = false;  // signs are 0: something else stands in their place in the first field
 };
 
 // Splits m words into the fields of the rest (fields_bytes of them) and ranks; returns the number

@@ -123,7 +123,7 @@ bool merge(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
             exponent = 0;
         }
         const uint64_t rest = rest_at<rest_bits(kSplit)>(fields, i, m);
-        const uint64_t sign = rest >> kBits.mantissa;
+        const uint64_t sign = tables.sign_slot ? 0 : rest >> kBits.mantissa;
         const uint64_t top = sign << kBits.exponent | (exponent & max_exponent(kSplit));
         store_partial_u64le(words + word_bytes<kSplit>() * i, word_bytes<kSplit>(),
                             top << kBits.mantissa | (rest & kMantissaMask));

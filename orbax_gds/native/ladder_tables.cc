@@ -168,8 +168,15 @@ uint64_t choose_levels(const SymbolCounts& symbols, Split split, LadderTables& t
 void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words,
                       const Dtype& dtype, ExponentCounts& counts) noexcept {
     Histogram histogram(dtype);
-    each_sampled_group(map, n_words,
-                       [&](uint32_t first, uint32_t n) { histogram.add(words, first, n); });
+    const size_t group_bytes = size_t{kGroupWords} * dtype.container_bytes;
+    each_sampled_group(
+        map, n_words, [&](uint32_t first, uint32_t n) { histogram.add(words, first, n); },
+        [&](uint32_t first) {
+            const uint8_t* group = words + size_t{first} * dtype.container_bytes;
+            for (size_t line = 0; line < group_bytes; line += 64) {
+                __builtin_prefetch(group + line);
+            }
+        });
     histogram.sum(counts);
 }
 

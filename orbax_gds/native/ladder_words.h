@@ -234,9 +234,11 @@ template <class V, class F>
 struct MergeTables {
     uint32_t emax;
     typename V::T of_rank;  // exponents; with a prediction, and for kSymbols, symbols
+    typename V::T signs;
     typename V::T flips[4];
 
-    MergeTables(const LadderTables& header, bool predicted) noexcept : emax(header.emax) {
+    MergeTables(const LadderTables& header, bool predicted) noexcept
+        : emax(header.emax), signs(V::splat(header.sign_slot ? 0 : 0x80)) {
         alignas(16) uint8_t values[16];
         for (uint32_t rank = 0; rank < 16; ++rank) {
             const uint32_t symbol = header.symbol_of_rank[rank];
@@ -290,7 +292,7 @@ inline typename V::T merge_group(const uint8_t* ranks_in, const MergeTables<V, F
         if constexpr (kPredicted) {
             exponent = tables.exponents(exponent, V::load(prediction + 16 * q, kLaneWords));
         }
-        F::template put<V>({exponent, bits[q]}, q, tables.emax, planes, words);
+        F::template put<V>({exponent, bits[q]}, tables.signs, q, tables.emax, planes, words);
     }
     return escapes_of<V>(rank_planes, tables.flips);
 }

@@ -24,7 +24,7 @@ Status write_header(const ModelledTables& tables, uint32_t n_words, PayloadWrite
         return Status::kNoSpace;
     }
     store_u16le(header, static_cast<uint16_t>((prediction.columns != 0 ? kFlagPrediction : 0) |
-                                              (tables.sign_slot ? kFlagSignSlot : 0)));
+                                              (tables.ladder.sign_slot ? kFlagSignSlot : 0)));
     write_ladder_header(tables.ladder, header + 2);
     store_u16le(header + kReservedAt, 0);
     store_u32le(header + kColumnsAt, prediction.columns);
@@ -120,7 +120,7 @@ Status encode_sub_block(const uint8_t* words, uint32_t m, const Dtype& dtype,
     }
     head[0] = static_cast<uint8_t>(z);
     head[1] = 0;
-    SignSlot slot = {tables.sign_slot ? fields : nullptr};
+    SignSlot slot = {tables.ladder.sign_slot ? fields : nullptr};
     const Status status = write_levels(m, dtype.split, tables.ladder, n_escapes,
                                        head + kModelledHeadBytes, slot, out, workspace);
     is_free = slot.is_free;
@@ -152,23 +152,14 @@ Status encode_sub_blocks(const ChunkWords& chunk, const Dtype& dtype,
     return Status::kOk;
 }
 
-// The fields that merging wants: those in the payload if they are full and hold signs.
-const uint8_t* full_fields(const uint8_t* fields, uint32_t m, Split split,
-                           const ModelledTables& tables, uint32_t z,
+// The fields of full rests, which merging wants: those in the payload where nothing is left out.
+const uint8_t* full_fields(const uint8_t* fields, uint32_t m, Split split, uint32_t z,
                            Workspace& workspace) noexcept {
-    if (!tables.sign_slot && z == 0) {
+    if (z == 0) {
         return fields;
     }
-    if (tables.sign_slot) {
-        read_sign_slot(fields, m, workspace.bitmaps, workspace.fields);
-    } else {
-        std::memcpy(workspace.fields, fields, m);
-    }
-    if (z > 0) {
-        untrim_fields(fields, m, split, z, workspace.fields + m, workspace);
-    } else {
-        std::memcpy(workspace.fields + m, fields + m, fields_bytes(rest_bits(split), m) - m);
-    }
+    std::memcpy(workspace.fields, fields, m);
+    untrim_fields(fields, m, split, z, workspace.fields + m, workspace);
     return workspace.fields;
 }
 
@@ -187,9 +178,12 @@ Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
         return Status::kPayloadShort;
     }
     in.checksum();
-    fields = full_fields(fields, m, dtype.split, tables, head.trimmed_bits, workspace);
+    if (tables.ladder.sign_slot) {
+        read_sign_slot(fields, m, workspace.bitmaps);
+    }
+    fields = full_fields(fields, m, dtype.split, head.trimmed_bits, workspace);
     if (const Status status =
-            read_levels(levels, head.ladder, tables.sign_slot, tables.ladder, workspace);
+            read_levels(levels, head.ladder, tables.ladder, workspace);
         status != Status::kOk) {
         return status;
     }
@@ -222,7 +216,7 @@ Status read_modelled_header(PayloadReader& in, uint32_t n_words, Split split,
         status != Status::kOk) {
         return status;
     }
-    tables.sign_slot = (flags & kFlagSignSlot) != 0;
+    tables.ladder.sign_slot = (flags & kFlagSignSlot) != 0;
     tables.prediction = {columns, in.take(offset_bytes(n_words, columns) - columns),
                          in.take(columns)};
     const bool has_offsets =
@@ -240,7 +234,7 @@ Status read_modelled_head(PayloadReader& in, uint32_t m, Split split, const Mode
     if (head.trimmed_bits > max_trimmed_bits(split) || bytes[1] != 0) {
         return Status::kModelledTrim;
     }
-    return read_counts(in, m, split, rest_bits(split) - head.trimmed_bits, tables.sign_slot,
+    return read_counts(in, m, split, rest_bits(split) - head.trimmed_bits,
                        tables.ladder, head.ladder);
 }
 
@@ -258,7 +252,7 @@ Status encode_modelled(const ChunkWords& chunk, const Dtype& dtype, const Modell
             return status;
         }
         out = before;
-        used.sign_slot = false;
+        used.ladder.sign_slot = false;
     }
 }
 

@@ -25,7 +25,6 @@ constexpr uint32_t max_trimmed_bits(Split split) noexcept { return rest_bits(spl
 struct ModelledTables {
     LadderTables ladder;
     Prediction prediction;
-    bool sign_slot = false;
     bool trims = false;
 };
 

@@ -87,9 +87,9 @@ bool plan_modelled(const ChunkWords& chunk, const Dtype& dtype, const ExponentCo
     const bool predicts =
         is_matrix && (always || is_predictable(chunk.words, chunk.n_words, chunk.columns, dtype));
     plan = {};
-    plan.tables.sign_slot = !rests.has_signs;
+    const bool sign_slot = !rests.has_signs;
     plan.tables.trims = always || rests.trimmed_bits * kMinTrim >= counts.total;
-    if (!always && !predicts && !plan.tables.sign_slot && !plan.tables.trims) {
+    if (!always && !predicts && !sign_slot && !plan.tables.trims) {
         return false;
     }
     ExponentCounts other = counts;
@@ -111,7 +111,8 @@ bool plan_modelled(const ChunkWords& chunk, const Dtype& dtype, const ExponentCo
             plan.bits = bits;
         }
     }
-    plan.bits -= plan.tables.sign_slot ? int64_t{counts.total} : 0;
+    plan.tables.ladder.sign_slot = sign_slot;
+    plan.bits -= sign_slot ? int64_t{counts.total} : 0;
     plan.bits -= plan.tables.trims ? static_cast<int64_t>(rests.trimmed_bits) : 0;
     return true;
 }

@@ -24,7 +24,7 @@ constexpr std::array<uint64_t, 256> kSpread = make_spread();
 
 // Bit 7 of byte i in bit i.
 uint8_t gathered(uint64_t bytes) noexcept {
-    return static_cast<uint8_t>(((bytes & kTopBits) >> 7) * 0x0102040810204080u >> 56);
+    return static_cast<uint8_t>((bytes & kTopBits) * 0x0002040810204081u >> 56);
 }
 
 // The bitmap of bit `bit` of m bytes.
@@ -64,18 +64,8 @@ bool fill_sign_slot(const uint8_t* bitmap, uint32_t m, uint8_t* bytes) noexcept 
     return (signs & kTopBits) == 0;
 }
 
-void read_sign_slot(const uint8_t* bytes, uint32_t m, uint8_t* bitmap, uint8_t* cleared) noexcept {
-    uint32_t i = 0;
-    for (; i + 8 <= m; i += 8) {
-        const uint64_t eight = load_u64le(bytes + i);
-        bitmap[i / 8] = gathered(eight);
-        store_u64le(cleared + i, eight & ~kTopBits);
-    }
-    if (i < m) {
-        const uint64_t rest = load_partial_u64le(bytes + i, m - i);
-        bitmap[i / 8] = gathered(rest);
-        store_partial_u64le(cleared + i, m - i, rest & ~kTopBits);
-    }
+void read_sign_slot(const uint8_t* bytes, uint32_t m, uint8_t* bitmap) noexcept {
+    write_bitmap(bytes, m, 7, bitmap);
 }
 
 uint32_t common_zero_bits(const uint8_t* integers, uint32_t m) noexcept {

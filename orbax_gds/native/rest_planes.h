@@ -11,8 +11,8 @@ namespace ogds {
 // which is a word with a sign: then the bytes are undefined.
 bool fill_sign_slot(const uint8_t* bitmap, uint32_t m, uint8_t* bytes) noexcept;
 
-// Inverse: the bitmap of bit 7, and the bytes without it.
-void read_sign_slot(const uint8_t* bytes, uint32_t m, uint8_t* bitmap, uint8_t* cleared) noexcept;
+// Inverse: the bitmap of bit 7.
+void read_sign_slot(const uint8_t* bytes, uint32_t m, uint8_t* bitmap) noexcept;
 
 // The number of low bits, at most 16, that are 0 in all m integers of 2 bytes.
 uint32_t common_zero_bits(const uint8_t* integers, uint32_t m) noexcept;

@@ -72,7 +72,7 @@ void Places::end() noexcept {
     }
 }
 
-Status read_counts(PayloadReader& in, uint32_t m, Split split, uint32_t rest_bits, bool sign_slot,
+Status read_counts(PayloadReader& in, uint32_t m, Split split, uint32_t rest_bits,
                    const LadderTables& tables, SubBlockHead& head) noexcept {
     const uint8_t* counts = in.take(2 * size_t{tables.n_levels});
     if (counts == nullptr) {
@@ -82,7 +82,7 @@ Status read_counts(PayloadReader& in, uint32_t m, Split split, uint32_t rest_bit
     head.levels_bytes = 0;
     uint32_t n = m;
     for (uint32_t l = 0; l < tables.n_levels; ++l) {
-        const uint32_t width = tables.widths[l] - (sign_slot && l == 0 ? 1u : 0u);
+        const uint32_t width = tables.widths[l] - (tables.sign_slot && l == 0 ? 1u : 0u);
         head.n_values[l] = n;
         head.level_bytes[l] = level_bytes(width, n);
         head.levels_bytes += head.level_bytes[l];
@@ -126,7 +126,7 @@ Status write_levels(uint32_t m, Split split, const LadderTables& tables, uint32_
     return Status::kOk;
 }
 
-Status read_levels(const uint8_t* levels, const SubBlockHead& head, bool sign_slot,
+Status read_levels(const uint8_t* levels, const SubBlockHead& head,
                    const LadderTables& tables, Workspace& workspace) noexcept {
     const LadderKernels& kernel = *kernels().ladder;
     uint32_t n_next = 0;
@@ -135,7 +135,7 @@ Status read_levels(const uint8_t* levels, const SubBlockHead& head, bool sign_sl
         const uint32_t n = head.n_values[l];
         level -= head.level_bytes[l];
         const uint8_t* bitmaps = level;
-        if (l == 0 && sign_slot) {
+        if (l == 0 && tables.sign_slot) {
             std::memcpy(workspace.bitmaps + level_bytes(1, n), level, head.level_bytes[0]);
             bitmaps = workspace.bitmaps;
         }

@@ -46,7 +46,7 @@ struct SubBlockHead {
 
 // Reads the counts of a sub-block of m words, of whose rest `rest_bits` are written. With a sign
 // slot the first bitmap of level 0 is not among the levels.
-Status read_counts(PayloadReader& in, uint32_t m, Split split, uint32_t rest_bits, bool sign_slot,
+Status read_counts(PayloadReader& in, uint32_t m, Split split, uint32_t rest_bits,
                    const LadderTables& tables, SubBlockHead& head) noexcept;
 
 // Where the levels of a sub-block leave the sign slot: nowhere if `bytes` is nullptr.
@@ -64,7 +64,7 @@ Status write_levels(uint32_t m, Split split, const LadderTables& tables, uint32_
 
 // Decodes the levels that begin at `levels`, last to first, into workspace.planes[0]. What is in
 // the sign slot, if there is one, is in workspace.bitmaps.
-Status read_levels(const uint8_t* levels, const SubBlockHead& head, bool sign_slot,
+Status read_levels(const uint8_t* levels, const SubBlockHead& head,
                    const LadderTables& tables, Workspace& workspace) noexcept;
 
 // Whether n escaped exponents are exponents of the split at all.
