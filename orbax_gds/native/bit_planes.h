@@ -10,12 +10,15 @@
 
 #include <cstdint>
 
+// Parts and planes are to stay in registers: a call would take them through memory.
+#define OGDS_IN_REGISTERS __attribute__((always_inline)) inline
+
 namespace ogds {
 namespace {
 
 // Swaps the upper of two neighbouring runs of kBits bits in `a` with the lower in `b`.
 template <class V, int kBits>
-inline void swap_bits(typename V::T& a, typename V::T& b) noexcept {
+OGDS_IN_REGISTERS void swap_bits(typename V::T& a, typename V::T& b) noexcept {
     const auto mask = V::splat(kBits == 1 ? 0x55 : kBits == 2 ? 0x33 : 0x0F);
     const auto different = V::and_(V::xor_(V::template right16<kBits>(a), b), mask);
     b = V::xor_(b, different);
@@ -24,7 +27,7 @@ inline void swap_bits(typename V::T& a, typename V::T& b) noexcept {
 
 // Register k, bit b becomes register b, bit k, in each byte; with four registers in each half.
 template <class V>
-inline void transpose_bits(typename V::T (&v)[4]) noexcept {
+OGDS_IN_REGISTERS void transpose_bits(typename V::T (&v)[4]) noexcept {
     swap_bits<V, 1>(v[0], v[1]);
     swap_bits<V, 1>(v[2], v[3]);
     swap_bits<V, 2>(v[0], v[2]);
@@ -32,7 +35,7 @@ inline void transpose_bits(typename V::T (&v)[4]) noexcept {
 }
 
 template <class V>
-inline void transpose_bits(typename V::T (&v)[8]) noexcept {
+OGDS_IN_REGISTERS void transpose_bits(typename V::T (&v)[8]) noexcept {
     for (int k = 0; k < 8; k += 2) {
         swap_bits<V, 1>(v[k], v[k + 1]);
     }
@@ -47,7 +50,7 @@ inline void transpose_bits(typename V::T (&v)[8]) noexcept {
 
 // One round of zips turns the number (register, place) of a unit by one bit to the left.
 template <class V, int kN>
-inline void turn8(typename V::T (&v)[kN]) noexcept {
+OGDS_IN_REGISTERS void turn8(typename V::T (&v)[kN]) noexcept {
     typename V::T next[kN];
     for (int i = 0; i < kN / 2; ++i) {
         next[2 * i] = V::zip_low8(v[i], v[i + kN / 2]);
@@ -59,7 +62,7 @@ inline void turn8(typename V::T (&v)[kN]) noexcept {
 }
 
 template <class V, int kN>
-inline void turn16(typename V::T (&v)[kN]) noexcept {
+OGDS_IN_REGISTERS void turn16(typename V::T (&v)[kN]) noexcept {
     typename V::T next[kN];
     for (int i = 0; i < kN / 2; ++i) {
         next[2 * i] = V::zip_low16(v[i], v[i + kN / 2]);
@@ -71,7 +74,7 @@ inline void turn16(typename V::T (&v)[kN]) noexcept {
 }
 
 template <class V, int kN>
-inline void turn32(typename V::T (&v)[kN]) noexcept {
+OGDS_IN_REGISTERS void turn32(typename V::T (&v)[kN]) noexcept {
     typename V::T next[kN];
     for (int i = 0; i < kN / 2; ++i) {
         next[2 * i] = V::zip_low32(v[i], v[i + kN / 2]);
@@ -89,7 +92,7 @@ alignas(16) constexpr uint8_t kColumnsOfBytes[16] = {0, 4, 8,  12, 1, 5, 9,  13,
 
 // Parts of bytes to the eight planes of their bits.
 template <class V>
-inline void to_planes(typename V::T (&v)[8]) noexcept {
+OGDS_IN_REGISTERS void to_planes(typename V::T (&v)[8]) noexcept {
     const auto pairs = V::table(kPairsOfBytes);
     for (auto& part : v) {
         part = V::lookup(part, pairs);  // of words 8 j + k, j even and odd, two bytes for each k
@@ -101,7 +104,7 @@ inline void to_planes(typename V::T (&v)[8]) noexcept {
 }
 
 template <class V>
-inline void from_planes(typename V::T (&v)[8]) noexcept {
+OGDS_IN_REGISTERS void from_planes(typename V::T (&v)[8]) noexcept {
     transpose_bits<V>(v);
     turn8<V, 8>(v);
     turn8<V, 8>(v);
@@ -110,7 +113,8 @@ inline void from_planes(typename V::T (&v)[8]) noexcept {
 
 // Parts of bytes below 16 to four planes: two words share a byte on the way.
 template <class V>
-inline void to_planes4(const typename V::T (&parts)[8], typename V::T (&planes)[4]) noexcept {
+OGDS_IN_REGISTERS void to_planes4(const typename V::T (&parts)[8],
+                                  typename V::T (&planes)[4]) noexcept {
     const auto columns = V::table(kColumnsOfBytes);
     for (int r = 0; r < 4; ++r) {
         const auto halves = [&](int q) {  // word k in the low, k + 4 in the high half of byte k
@@ -124,7 +128,8 @@ inline void to_planes4(const typename V::T (&parts)[8], typename V::T (&planes)[
 }
 
 template <class V>
-inline void from_planes4(const typename V::T (&planes)[4], typename V::T (&parts)[8]) noexcept {
+OGDS_IN_REGISTERS void from_planes4(const typename V::T (&planes)[4],
+                                    typename V::T (&parts)[8]) noexcept {
     const auto low_half = V::splat(0x0F);
     typename V::T v[4] = {planes[0], planes[1], planes[2], planes[3]};
     transpose_bits<V>(v);

@@ -109,7 +109,8 @@ struct Plan {
 };
 
 // Chooses the widths by dynamic programming; returns the bits they take.
-uint64_t choose_widths(const uint32_t (&count_of_rank)[16], LadderTables& tables) noexcept {
+uint64_t choose_widths(const uint32_t (&count_of_rank)[16], uint32_t max_levels,
+                       LadderTables& tables) noexcept {
     uint64_t left[20] = {};  // words of rank r and above
     for (int r = 15; r >= 0; --r) {
         left[r] = left[r + 1] + count_of_rank[r];
@@ -118,7 +119,7 @@ uint64_t choose_widths(const uint32_t (&count_of_rank)[16], LadderTables& tables
     // worth it. Measured: 1/256 codes as fast and makes frames 0.02 % larger.
     const uint64_t level_cost = left[0] / 4096 + 1;
     Plan plans[kMaxLevels][20];
-    for (uint32_t depth = 0; depth < kMaxLevels; ++depth) {  // levels that may follow
+    for (uint32_t depth = 0; depth < max_levels; ++depth) {  // levels that may follow
         for (uint32_t r = 0; r < 20; ++r) {
             Plan best = {4 * left[r], 4};
             for (uint32_t width = 1; depth > 0 && width <= 2 && r < 16; ++width) {
@@ -134,7 +135,7 @@ uint64_t choose_widths(const uint32_t (&count_of_rank)[16], LadderTables& tables
     std::memset(tables.widths, 0, sizeof tables.widths);
     tables.n_levels = 0;
     uint64_t bits = 0;
-    for (uint32_t depth = kMaxLevels, r = 0; depth-- > 0;) {
+    for (uint32_t depth = max_levels, r = 0; depth-- > 0;) {
         const uint8_t width = plans[depth][r].width;
         tables.widths[tables.n_levels++] = width;
         bits += width * left[r];
@@ -155,11 +156,12 @@ void derive(LadderTables& tables) noexcept {
 }
 
 // Ranks and levels for the symbols; returns the bits of levels and escapes.
-uint64_t choose_levels(const SymbolCounts& symbols, Split split, LadderTables& tables) noexcept {
+uint64_t choose_levels(const SymbolCounts& symbols, Split split, uint32_t max_levels,
+                       LadderTables& tables) noexcept {
     uint32_t count_of_rank[16] = {};
     rank_symbols(symbols, tables, count_of_rank);
     derive(tables);
-    return choose_widths(count_of_rank, tables) +
+    return choose_widths(count_of_rank, max_levels, tables) +
            uint64_t{8} * escape_bytes(split) * symbols.of[kEscapeSymbol];
 }
 
@@ -180,9 +182,10 @@ void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words
     histogram.sum(counts);
 }
 
-uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables) noexcept {
+uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables,
+                       uint32_t max_levels) noexcept {
     tables.emax = choose_emax(counts);
-    return choose_levels(count_symbols(counts, tables.emax), counts.split, tables);
+    return choose_levels(count_symbols(counts, tables.emax), counts.split, max_levels, tables);
 }
 
 uint64_t choose_modelled_tables(const ExponentCounts& counts, uint32_t n_zeros,
@@ -205,7 +208,7 @@ uint64_t choose_modelled_tables(const ExponentCounts& counts, uint32_t n_zeros,
     SymbolCounts symbols = count_symbols(counts, emax);
     symbols.of[kZeroSymbol] = n_zeros;
     symbols.of[kEscapeSymbol] = counts.total - best - n_zeros;
-    return choose_levels(symbols, counts.split, tables);
+    return choose_levels(symbols, counts.split, kMaxLevels, tables);
 }
 
 void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept {

@@ -23,9 +23,11 @@ struct ExponentCounts {
 void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words,
                       const Dtype& dtype, ExponentCounts& counts) noexcept;
 
-// The window with the most words, ranks by frequency, and the levels that take the fewest bits.
+// The window with the most words, ranks by frequency, and of at most so many levels those that take
+// the fewest bits.
 // Returns the expected bits of exponents per `counts.total` words, escapes included.
-uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables) noexcept;
+uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables,
+                       uint32_t max_levels = kMaxLevels) noexcept;
 
 // The same for the symbols of FORMAT 7.6: `counts` are those of the exponents other than 0, less
 // their rows' and columns' offsets, of the n_zeros of 0 only in the total.

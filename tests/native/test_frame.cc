@@ -114,7 +114,7 @@ void reserved_bits_are_refused() {
         const Status found = decode(changed).status;
         CHECK(found == status, status_text(found), status_text(status));
     };
-    expect(4, 2, Status::kUnknownCodec);
+    expect(4, 8, Status::kUnknownCodec);
     expect(5, 0xF0, Status::kUnknownDtype);
     expect(6, 2, Status::kUnknownFlag);
     expect(11, 0xF0, Status::kWordCount);
