@@ -23,10 +23,8 @@ from benchmarks.table import Column, Table
 from benchmarks.weights import PACKAGE
 from benchmarks.whole_state import whole_state_rows
 from orbax_gds import _native
-from orbax_gds.bench.coders import Coder
-from orbax_gds.bench.contenders import CONTENDERS, OURS, Contender
-from orbax_gds.bench.timing import SWEEP_BYTES, keep_freed_memory, pinned, time_coders
-from orbax_gds.errors import Unsupported
+from orbax_gds.bench.contenders import CONTENDERS, OURS, Contender, bind, reason_missing
+from orbax_gds.bench.timing import SWEEP_BYTES, copies_of, keep_freed_memory, pinned, time_coders
 
 THREADS = (1, 2)
 WORKING_SET_BYTES = 16_000_000  # chosen, a thread: with frames and destination, above the caches
@@ -172,13 +170,11 @@ def compare(
         RuntimeError: A codec returned other bits than it was given.
     """
     rows = {one.name: Row(group=group, name=one.name) for one in contenders}
-    skipped = {one.name: _missing(one, tensors) for one in contenders}
+    skipped = {one.name: reason_missing(one, tensors) for one in contenders}
     able = [one for one in contenders if skipped[one.name] is None]
-    n_bytes = sum(tensor.nbytes for tensor in tensors)
     for n_threads in THREADS:
-        n_copies = max(1, -(-n_threads * working_set_bytes // n_bytes))
-        copies = [[np.array(tensor) for tensor in tensors] for _ in range(n_copies)]
-        coders = {one.name: _bind(one, copies, n_threads) for one in able}
+        copies = copies_of(tensors, n_threads * working_set_bytes)
+        coders = {one.name: bind(one, copies, n_threads) for one in able}
         try:
             with pinned(n_threads):
                 samples = time_coders(
@@ -193,7 +189,7 @@ def compare(
         except RuntimeError as error:
             raise RuntimeError(f"{group}: {error}") from error
         for name, own in samples.items():
-            own["copies"] = [float(n_copies)]
+            own["copies"] = [float(len(copies))]
             if ZIPNN in samples:
                 own |= _against(own, samples[ZIPNN])
             ratio = {"ratio": own.pop("ratio"), "coded_bytes": own.pop("coded_bytes")}
@@ -203,45 +199,6 @@ def compare(
         Row(group=group, name=name, samples=row.samples, skipped=skipped[name])
         for name, row in rows.items()
     ]
-
-
-def _missing(contender: Contender, tensors: Sequence[np.ndarray]) -> str | None:
-    """Return why a contender cannot code the tensors here: a peer absent, a codec not built in."""
-    reason = contender.missing(tensors[0].dtype.name)
-    if reason is None and contender.package is None:
-        try:
-            contender.make([tensors[0][:1]], 1).encode()
-        except Unsupported as error:
-            return str(error)
-    return reason
-
-
-def _bind(contender: Contender, copies: Sequence[Sequence[np.ndarray]], n_threads: int) -> Coder:
-    """Bind our codec to all copies at once, as leaves; a peer to each copy by itself."""
-    if contender.package is None:
-        return contender.make([tensor for copy in copies for tensor in copy], n_threads)
-    return _Copies([contender.make(copy, n_threads) for copy in copies])
-
-
-class _Copies:
-    """Coders of copies of the same data, one call after the other."""
-
-    def __init__(self, coders: Sequence[Coder]) -> None:
-        self._coders = coders
-
-    def reset(self) -> None:
-        for coder in self._coders:
-            coder.reset()
-
-    def encode(self) -> int:
-        return sum(coder.encode() for coder in self._coders)
-
-    def decode(self) -> None:
-        for coder in self._coders:
-            coder.decode()
-
-    def decoded(self) -> np.ndarray:
-        return np.concatenate([coder.decoded() for coder in self._coders])
 
 
 def _against(own: dict[str, list[float]], zipnn: dict[str, list[float]]) -> dict[str, list[float]]:

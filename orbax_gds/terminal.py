@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orbax_gds.bench.contenders import OURS
+from orbax_gds.bench.lineup import LineUp, Result
 from orbax_gds.report import (
     CodecShare,
     DtypeReport,
@@ -26,6 +28,7 @@ __all__ = [
     "derived_text",
     "item_text",
     "leaf_text",
+    "line_up_text",
     "ratio_text",
     "sample_text",
     "shares_text",
@@ -119,7 +122,12 @@ def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left:
         left: columns from the left that hold words; the others hold numbers, to the right.
     """
     drawn = Table(
-        title=Text(shown(title)), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
+        title=Text(shown(title)),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        show_edge=False,
+        pad_edge=False,
     )
     for column, head in enumerate(heads):
         drawn.add_column(
@@ -130,6 +138,7 @@ def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left:
         )
     for row in rows:
         drawn.add_row(*(Text(shown(cell)) for cell in row))
+    console().print()
     console().print(drawn)
 
 
@@ -180,6 +189,34 @@ def sample_text(report: ItemReport) -> str:
         f"Bits a word: measured in {sample.n_frames} of {sample.of_frames} frames, "
         f"{size_text(sample.n_bytes)} of {size_text(sample.of_bytes)}."
     )
+
+
+def line_up_text(line_up: LineUp) -> None:
+    """Print the line-up on one dtype, or the total, with the front marked."""
+    read = line_up.n_bytes if line_up.n_bytes != line_up.of_bytes else 0
+    title = f"{line_up.name}: {size_text(line_up.of_bytes)} in " + counted_text(
+        line_up.of_arrays, "array", "arrays"
+    )
+    rows = [_result_row(result) for result in line_up.results if result.skipped is None]
+    rows.append(("memcpy", "1.000", *(f"{line_up.memcpy_gbps:.2f}", "1.00") * 2, "", ""))
+    heads = ("ratio", "encode GB/s", "x memcpy", "decode GB/s", "x memcpy", "front", "")
+    table(f"{title}, of which {size_text(read)} coded" if read else title, ("codec", *heads), rows)
+    skipped = [(one.name, one.skipped) for one in line_up.results if one.skipped is not None]
+    for name, reason in skipped:
+        console().print(Text(shown(f" {name}: {reason}")))
+
+
+def _result_row(result: Result) -> tuple[str, ...]:
+    speeds = (
+        result.encode_gbps,
+        result.encode_x_memcpy,
+        result.decode_gbps,
+        result.decode_x_memcpy,
+    )
+    raw = f"as they are: {', '.join(result.raw)}" if result.raw else ""
+    cells = (NOTHING if speed is None else f"{speed:.2f}" for speed in speeds)
+    name = f"{OURS} codec auto" if result.name == OURS else result.name
+    return name, ratio_text(result.ratio), *cells, "*" if result.on_front else "", raw
 
 
 def _leaves(report: ItemReport, n_leaves: int, planes: bool) -> None:

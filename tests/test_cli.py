@@ -280,6 +280,7 @@ for arguments in {commands!r}:
 
 def test_the_package_and_every_command_but_demo_import_no_jax(root, tmp_path):
     commands = [["--version"], ["--help"], ["demo", "--help"], ["spec"]]
+    commands += [["bench", "codec", "--help"]]
     for command in ("ls", "inspect", "verify"):
         commands += [[command, str(root)], [command, str(root / "10" / "default"), "--json"]]
     commands += [["inspect", str(root), "--html", str(tmp_path / "page.html")]]

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from orbax_gds import _native
+from orbax_gds.codecs.zstd import AUTO_LEVEL, MAX_LEVEL
 from orbax_gds.dtypes import dtype_of, words_of
 from orbax_gds.errors import Unsupported
 from orbax_gds.options import Options
@@ -14,7 +15,9 @@ from orbax_gds.plan import Run, ShardBox, make_plan
 from orbax_gds.stripe import PAGE_BYTES, RECORD_BYTES
 from orbax_gds.threads import run_threads
 
-__all__ = ["BytesCoder", "Coder", "FrameCoder", "source_bytes"]
+__all__ = ["BytesCoder", "Coder", "CopiesCoder", "FrameCoder", "source_bytes"]
+
+_ZSTD_LEVELS = {"auto": AUTO_LEVEL, "max": MAX_LEVEL}  # as a save has them
 
 
 class Coder(Protocol):
@@ -137,6 +140,7 @@ class _BoundRun:
                 self._records,
                 codec=codec,
                 align_bytes=PAGE_BYTES,
+                zstd_level=_ZSTD_LEVELS.get(codec, 0),
             )
         except ValueError as error:
             raise Unsupported(f"codec {codec!r}: {error}") from error
@@ -205,3 +209,24 @@ class BytesCoder:
 
     def decoded(self) -> np.ndarray:
         return np.frombuffer(self._decoded, np.uint8)
+
+
+class CopiesCoder:
+    """Coders of copies of the same arrays, one call after the other."""
+
+    def __init__(self, coders: Sequence[Coder]) -> None:
+        self._coders = coders
+
+    def reset(self) -> None:
+        for coder in self._coders:
+            coder.reset()
+
+    def encode(self) -> int:
+        return sum(coder.encode() for coder in self._coders)
+
+    def decode(self) -> None:
+        for coder in self._coders:
+            coder.decode()
+
+    def decoded(self) -> np.ndarray:
+        return np.concatenate([coder.decoded() for coder in self._coders])

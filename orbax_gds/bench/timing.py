@@ -12,7 +12,7 @@ import numpy as np
 
 from orbax_gds.bench.coders import Coder, source_bytes
 
-__all__ = ["SWEEP_BYTES", "Samples", "keep_freed_memory", "pinned", "time_coders"]
+__all__ = ["SWEEP_BYTES", "Samples", "copies_of", "keep_freed_memory", "pinned", "time_coders"]
 
 SWEEP_BYTES = 64 << 20  # chosen: above the last-level cache
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc, malloc.h
@@ -28,6 +28,7 @@ def time_coders(
     sweep_bytes: int = SWEEP_BYTES,
     budget_secs: float | None = None,
     n_threads: int = 1,
+    progress: Callable[[], None] | None = None,
 ) -> dict[str, Samples]:
     """Time coders that are bound to the same arrays, interleaved, and compare what they return.
 
@@ -38,6 +39,7 @@ def time_coders(
         sweep_bytes: Memory read before each timed part to empty the caches.
         budget_secs: No further repetition begins after this time; two always run. None: no bound.
         n_threads: Threads of the memcpy; those of the coders are theirs.
+        progress: Called whenever a coder has run once.
 
     Returns:
         For each coder `ratio` and `coded_bytes`, once, and for each repetition `encode_gbps`,
@@ -58,6 +60,8 @@ def time_coders(
             break
         for name, coder in coders.items():
             figures = _time_once(coder, source, target, scratch, n_threads)
+            if progress is not None:
+                progress()
             if repetition > 0:
                 for quantity, figure in figures.items():
                     samples[name].setdefault(quantity, []).append(figure)
@@ -67,6 +71,16 @@ def time_coders(
         for quantity in ("ratio", "coded_bytes"):  # the same in every repetition
             samples[name][quantity] = samples[name][quantity][:1]
     return samples
+
+
+def copies_of(arrays: Sequence[np.ndarray], least_bytes: int) -> list[list[np.ndarray]]:
+    """Return so many copies of arrays, each in memory of its own, that they are least_bytes long.
+
+    Data that lies in a cache is not what a checkpoint codes.
+    """
+    n_bytes = max(1, sum(array.nbytes for array in arrays))
+    n_copies = max(1, -(-least_bytes // n_bytes))
+    return [[np.array(array, order="C") for array in arrays] for _ in range(n_copies)]
 
 
 def _time_once(
