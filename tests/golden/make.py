@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from golden import example, example_codings
+from golden.derived_items import write_derived_item, write_saved_derived_item
 from golden.frames import frames
 from golden.refused import refused
 from golden.saved_items import write_coded_item, write_saved_item
@@ -39,6 +40,8 @@ def items() -> Iterator[tuple[str, Path]]:
         "saved": write_saved_item,
         "saved auto": partial(write_coded_item, codec="auto"),
         "saved max": partial(write_coded_item, codec="max"),
+        "derived": write_derived_item,
+        "derived saved": write_saved_derived_item,
     }
     for name, write_item in writers.items():
         if not (GOLDEN / "items" / name).exists():
