@@ -7,7 +7,6 @@ then every word is looked at. What a shard is called, or who made it from what, 
 import dataclasses
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -16,11 +15,12 @@ from orbax_gds.derived import DerivedShard, Rule
 from orbax_gds.dtypes import Dtype, dtype_by_name
 from orbax_gds.manifest import LeafSpec
 from orbax_gds.plan import StoredShard
+from orbax_gds.threads import run_threads
 
 _SAMPLE_WORDS = 64  # chosen: 1 µs a shard; words of two trained tensors differ in the first already
 _MAX_SOURCES = 4  # chosen: shards that agree in the sample and yet differ are rare; bounds the time
 
-_FLOAT32, _BFLOAT16 = dtype_by_name("float32"), dtype_by_name("bfloat16")
+_FLOAT32, _BFLOAT16 = "float32", "bfloat16"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class _Member:
     """A shard among those that may follow from one another; `number` is its place in the plan."""
 
     number: int
-    dtype: Dtype
+    dtype: str
     sample: bytes
 
 
@@ -51,57 +51,71 @@ def find_derived(
         the number of threads. A source is never derived itself.
     """
     groups = list(_groups(shards, buffers, leaves))
-    if not groups:
-        return {}
+    left = iter(groups)  # of a list: threads may share it
+    found: list[tuple[int, int, Rule]] = []
+    errors: list[BaseException] = []
 
-    def follow(group: list[_Member]) -> list[tuple[int, int, Rule]]:
-        return list(_follow(group, buffers))
+    def work() -> None:
+        try:
+            for group in left:
+                found.extend(_follow(group, buffers))
+                if errors:
+                    return
+        except BaseException as error:  # carried to the calling thread
+            errors.append(error)
 
-    derived: dict[int, DerivedShard] = {}
-    with ThreadPoolExecutor(min(n_threads, len(groups))) as threads:
-        for found in threads.map(follow, groups):
-            for number, source, rule in found:
-                shard = shards[number]
-                derived[number] = DerivedShard(
-                    leaf=shard.leaf,
-                    start=shard.start,
-                    extent=shard.extent,
-                    source=shards[source].leaf,
-                    rule=rule,
-                )
-    return derived
+    run_threads(min(n_threads, len(groups)), work, errors.append)
+    if errors:
+        raise errors[0]
+    return {
+        number: DerivedShard(
+            leaf=shards[number].leaf,
+            start=shards[number].start,
+            extent=shards[number].extent,
+            source=shards[source].leaf,
+            rule=rule,
+        )
+        for number, source, rule in sorted(found)
+    }
 
 
 def _groups(
     shards: Sequence[StoredShard], buffers: Sequence[np.ndarray], leaves: Sequence[LeafSpec]
 ) -> Iterator[list[_Member]]:
     """Yield the shards of one box, of leaves of one shape, whose samples follow from another."""
-    places: dict[Hashable, list[int]] = defaultdict(list)
+    places: dict[Hashable, dict[str, list[int]]] = defaultdict(dict)
     for number, shard in enumerate(shards):
-        if not shard.pooled:
-            leaf = leaves[shard.leaf]
-            # What can be rounded stands with what it is rounded from.
-            kind = _FLOAT32.name if leaf.dtype == _BFLOAT16.name else leaf.dtype
-            places[leaf.shape, shard.start, shard.extent, kind].append(number)
-    for numbers in places.values():
-        if len(numbers) < 2:
-            continue
-        groups: dict[bytes, list[_Member]] = defaultdict(list)
-        for number in numbers:
-            dtype = dtype_by_name(leaves[shards[number].leaf].dtype or "")
-            words = buffers[number].view(dtype.word_dtype)
-            sample = words[:: max(1, len(words) // _SAMPLE_WORDS)][:_SAMPLE_WORDS]
-            member = _Member(number=number, dtype=dtype, sample=sample.tobytes())
-            groups[_rounded(sample) if dtype is _FLOAT32 else member.sample].append(member)
+        leaf = leaves[shard.leaf]
+        if not shard.pooled and leaf.dtype is not None:
+            kinds = places[leaf.shape, shard.start, shard.extent]
+            kinds.setdefault(leaf.dtype, []).append(number)
+    for kinds in places.values():
+        can_round = _FLOAT32 in kinds and _BFLOAT16 in kinds
+        groups: dict[tuple[str, bytes], list[_Member]] = defaultdict(list)
+        for name, numbers in kinds.items():
+            if len(numbers) == 1 and not (can_round and name in (_FLOAT32, _BFLOAT16)):
+                continue
+            is_rounded = can_round and name == _FLOAT32
+            samples = _samples([buffers[number] for number in numbers], dtype_by_name(name))
+            keys = _rounded(samples) if is_rounded else samples
+            for number, sample, key in zip(numbers, samples, keys, strict=True):
+                member = _Member(number=number, dtype=name, sample=sample.tobytes())
+                groups[_BFLOAT16 if is_rounded else name, key.tobytes()].append(member)
         yield from (group for group in groups.values() if len(group) > 1)
 
 
-def _rounded(words: np.ndarray) -> bytes:
-    """Return what float32 words become by rule 2 of FORMAT §4.2: uint32[n] as bytes of uint16."""
+def _samples(buffers: Sequence[np.ndarray], dtype: Dtype) -> np.ndarray:
+    """Return words from all over each of equally long buffers: [buffers, words]."""
+    step = max(1, len(buffers[0]) // dtype.container_bytes // _SAMPLE_WORDS)
+    return np.stack([buffer.view(dtype.word_dtype)[::step][:_SAMPLE_WORDS] for buffer in buffers])
+
+
+def _rounded(words: np.ndarray) -> np.ndarray:
+    """Return what float32 words become by rule 2 of FORMAT §4.2: uint32 as uint16."""
     high = words >> 16
     nearest = (words.astype(np.uint64) + 32767 + (high & 1)) >> 16
     is_nan = (words & 0x7FFFFFFF) > 0x7F800000
-    return np.where(is_nan, high | 64, nearest).astype(np.uint16).tobytes()
+    return np.where(is_nan, high | 64, nearest).astype(np.uint16)
 
 
 def _follow(
@@ -109,10 +123,10 @@ def _follow(
 ) -> Iterator[tuple[int, int, Rule]]:
     """Yield which member follows from which, and by what rule; what others follow from is kept."""
     kept: list[_Member] = []
-    for member in sorted(group, key=lambda m: (m.dtype is _BFLOAT16, m.number)):
+    for member in sorted(group, key=lambda m: (m.dtype == _BFLOAT16, m.number)):
         tried = 0
         for source in kept:
-            rule = Rule.COPY if source.dtype is member.dtype else Rule.ROUND
+            rule = Rule.COPY if source.dtype == member.dtype else Rule.ROUND
             if tried == _MAX_SOURCES or (rule == Rule.COPY and source.sample != member.sample):
                 continue
             tried += 1

@@ -231,7 +231,7 @@ class Prepared:
             derived = find_derived(planned, self._buffers, specs, self.options.n_workers)
             if not derived:
                 return
-            self.derived = tuple(derived[number] for number in sorted(derived))
+            self.derived = tuple(derived.values())
             self._bytes_derived = sum(self._buffers[number].nbytes for number in derived)
             kept = [number for number in range(len(planned)) if number not in derived]
             boxes = [
