@@ -67,7 +67,8 @@ def encode_run(
             from `buffers` and `records`.
         records: uint8 [C, 32], filled with index records (FORMAT §4.3) whose offsets count from
             the start of `out`; apart from `buffers`.
-        codec: "auto" (per chunk what is smallest; raw if little is saved) or "off" (raw).
+        codec: "auto" (per chunk what is smallest; raw if little is saved), "fast" (a ladder of one
+            level, or raw if that saves little) or "off" (raw, without a block map).
         align_bytes: The last frame is lengthened so that the run is a multiple of this long.
         zstd_level: Level of zstd for words without a split, 1 to 22; 0 leaves them raw.
 
@@ -117,7 +118,7 @@ def encode_frame(
     dtype: int,
     *,
     chunk: int = 0,
-    codec: Literal["auto", "off", "raw", "ladder", "modelled", "zstd"] = "auto",
+    codec: Literal["auto", "fast", "off", "raw", "ladder", "modelled", "zstd"] = "auto",
     block_map: bool | None = None,
     zstd_level: int = 3,
     columns: int = 0,

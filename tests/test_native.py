@@ -122,7 +122,7 @@ def test_every_kernel_writes_the_same_bytes(
     if codec not in ("auto", "off") and not codec_by_name(codec).supports(dtype):
         codec = "raw"
     frame = assert_comes_back(words, dtype, codec=codec, block_map=block_map)
-    if codec in ("auto", "off") and not block_map:
+    if codec in ("auto", "fast", "off") and not block_map:
         assert len(frame) <= _native.max_frame_bytes(words.size, dtype.id)
 
 
@@ -153,6 +153,16 @@ def test_frame_info_adds_up(chunk: tuple[Dtype, np.ndarray], block_map: bool) ->
         assert sum(info["stream_bytes"].values()) == info["payload_bytes"]
         escape_bytes = 2 if dtype.split == "fp64" else 1
         assert info["n_escapes"] * escape_bytes == info["stream_bytes"].get("escapes", 0)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float32", "float64", "float8_e5m2"])
+def test_fast_is_a_ladder_of_one_level(name: str) -> None:
+    dtype = dtype_by_name(name)
+    frame = assert_comes_back(weights(dtype, 40_000), dtype, codec="fast")
+    info = _native.frame_info(frame)
+    assert (info["codec"], info["levels"]) == (1, [4])
+    raw = _native.encode_frame(weights(dtype, 40_000), dtype.id, codec="raw")
+    assert len(frame) < 0.98 * len(raw)
 
 
 def test_auto_takes_what_is_small() -> None:

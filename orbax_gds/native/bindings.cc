@@ -150,6 +150,8 @@ EncodeOptions options_of(const std::string& codec, int zstd_level, std::optional
     }
     if (codec == "off") {
         options = {CodecChoice::kRaw, MapChoice::kNever};
+    } else if (codec == "fast") {
+        options.codec = CodecChoice::kFast;
     } else if (one_frame && codec == "raw") {
         options.codec = CodecChoice::kRaw;
     } else if (one_frame && codec == "ladder") {
@@ -160,8 +162,8 @@ EncodeOptions options_of(const std::string& codec, int zstd_level, std::optional
         options.codec = CodecChoice::kZstd;
     } else if (codec != "auto") {
         refuse("codec must be ",
-               one_frame ? "'auto', 'off', 'raw', 'ladder', 'modelled' or 'zstd'"
-                         : "'auto' or 'off'",
+               one_frame ? "'auto', 'fast', 'off', 'raw', 'ladder', 'modelled' or 'zstd'"
+                         : "'auto', 'fast' or 'off'",
                ", not '", codec, "'.");
     }
     options.zstd_level = zstd_level;

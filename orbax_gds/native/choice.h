@@ -11,6 +11,7 @@ namespace ogds {
 enum class Codec : uint8_t { kRaw = 0, kLadder = 1, kModelled = 2, kZstd = 4 };
 
 enum class CodecChoice : uint8_t {
+    kFast,      // ladder of a single level or raw, as a sample says; raw if less than 2 % is saved
     kAuto,      // modelled, ladder, zstd or raw, as a sample says; raw if less than 2 % is saved
     kRaw,       // always
     kLadder,    // always

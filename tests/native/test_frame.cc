@@ -60,6 +60,21 @@ void every_frame_comes_back() {
     }
 }
 
+void fast_frames_have_one_level() {
+    for (uint8_t dtype : all_dtypes()) {
+        for (Look look : {Look::kWeights, Look::kBlocks, Look::kRandom}) {
+            const Bytes words = make_words(dtype, 3001, look, 5);
+            comes_back(words, dtype, {CodecChoice::kFast, MapChoice::kWhenSmaller});
+            const Bytes frame = encode(words, dtype, {CodecChoice::kFast, MapChoice::kNever});
+            if (frame[4] == static_cast<uint8_t>(Codec::kLadder)) {
+                CHECK(load_u16le(frame.data() + kFrameHeaderBytes + 2) == 3, int{dtype});
+            }
+            const bool small = look == Look::kWeights && (dtype == 16 || dtype == 18);
+            CHECK(!small || frame[4] == static_cast<uint8_t>(Codec::kLadder), int{dtype});
+        }
+    }
+}
+
 void bits_that_do_not_count_change_nothing() {
     for (uint8_t dtype : all_dtypes()) {
         const uint8_t bits = dtype_of(dtype).bits;
@@ -165,6 +180,7 @@ void auto_never_grows_and_often_shrinks() {
 
 int main() {
     every_frame_comes_back();
+    fast_frames_have_one_level();
     bits_that_do_not_count_change_nothing();
     auto_never_grows_and_often_shrinks();
     reserved_bits_are_refused();
