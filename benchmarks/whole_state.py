@@ -40,7 +40,7 @@ def whole_state_rows(kinds: dict[str, Leaves], directory: Path) -> tuple[list[Ro
     for name, settings in OUR_OPTIONS.items():
         try:
             options = ogds.Options(**settings)
-        except (TypeError, Unsupported) as error:
+        except Unsupported as error:
             rows.append(Row(group=WHOLE_STATE, name=name, skipped=str(error)))
             continue
         stored, codec = saved_bytes(state, directory, options)
