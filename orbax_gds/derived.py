@@ -151,12 +151,13 @@ def _misfit(shard: DerivedShard, manifest: Manifest) -> str | None:
                 f"the {len(manifest.leaves)} leaves or has no words"
             )
     leaf, source = manifest.leaves[shard.leaf], manifest.leaves[shard.source]
-    if leaf.shape == source.shape and shard.rule.fits(source.dtype, leaf.dtype):
+    same = leaf.shape == source.shape and len(leaf.shape or ()) == len(shard.extent)
+    if same and shard.rule.fits(source.dtype, leaf.dtype):
         return None
     return (
         f"leaf {path_text(leaf.path)!r}, {leaf.dtype}{list(leaf.shape or ())}, is derived from "
         f"{path_text(source.path)!r}, {source.dtype}{list(source.shape or ())}, "
-        f"by {shard.rule.name.lower()}, which is impossible"
+        f"by {shard.rule.name.lower()} in a box of {list(shard.extent)}, which is impossible"
     )
 
 

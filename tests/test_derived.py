@@ -2,6 +2,7 @@
 
 import dataclasses
 import uuid
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -31,15 +32,16 @@ from orbax_gds import commit
 from orbax_gds import stripe as stripes
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Shard
-from orbax_gds.derived import DerivedShard, Rule
+from orbax_gds.derived import DerivedShard, Rule, by_leaf, parts_of, problems
 from orbax_gds.deriving import find_derived
-from orbax_gds.dtypes import dtype_of, words_of
-from orbax_gds.errors import CommitError, Corrupt, Unsupported
+from orbax_gds.dtypes import dtype_by_name, dtype_of, words_of
+from orbax_gds.errors import CommitError, Corrupt, OgdsError, Unsupported
 from orbax_gds.item import Item
 from orbax_gds.manifest import FORMAT_VERSION, LeafSpec, Manifest
 from orbax_gds.monitoring import Stopwatch
 from orbax_gds.options import Options
 from orbax_gds.plan import ShardBox, make_plan
+from orbax_gds.read_plan import check_coverage, chunk_table, plan_reads, read_segments
 from orbax_gds.saving import Prepared, _undescribed
 from orbax_gds.testing import famous_words
 
@@ -396,6 +398,46 @@ def test_a_derived_shard_must_be_announced(tmp_path, feature):
         read_leaves(tmp_path)
     (problem,) = ogds.verify(tmp_path)
     assert "`requires` does not name 'derived'" in problem.what
+
+
+@pytest.fixture(scope="module")
+def cut_up():
+    """An item of two stripes: its manifest, and the layout and number of chunks of each."""
+    with Item(Path(__file__).parent / "golden" / "items" / "derived") as item:
+        layouts = [stripes.encode_layout((*s.shards, *s.derived)) for s in item.stripes]
+        return item.manifest, layouts, [len(s.records) for s in item.stripes]
+
+
+@given(data=st.data())
+def test_any_layout_is_refused_or_gives_every_word_once(cut_up, data):
+    manifest, layouts, n_chunks = cut_up
+    layouts = [bytearray(layout) for layout in layouts]
+    for _ in range(data.draw(st.integers(1, 3))):
+        layout = data.draw(st.sampled_from(layouts))
+        at = data.draw(st.integers(0, len(layout) - 1))
+        layout[at] = data.draw(st.sampled_from([0, 1, 2, 3, 4, 10, 15, 40, 60, 255]))
+    dtypes = [dtype_by_name(leaf.dtype or "") for leaf in manifest.leaves]
+    try:
+        parted = [stripes.parted(stripes.decode_layout(bytes(each), "here")) for each in layouts]
+        for (stored, _), n in zip(parted, n_chunks, strict=True):
+            chunk_table(stored, dtypes, n, "here")
+        derived = [shard for _, own in parted for shard in own]
+        for _, what in problems(manifest, [s for own, _ in parted for s in own], derived):
+            raise Corrupt(what)
+        for number, leaf in enumerate(manifest.leaves):
+            boxes = [s for both in parted for own in both for s in own if s.leaf == number]
+            check_coverage("leaf", leaf.shape or (), boxes)
+    except OgdsError:
+        return
+    wants = [ShardBox(leaf=i, start=(1, 2), extent=(38, 57)) for i in range(len(dtypes))]
+    parts = parts_of(wants, by_leaf(derived))
+    counts = np.zeros((len(wants), 38 * 57), np.uint8)
+    for (stored, _), n in zip(parted, n_chunks, strict=True):
+        for read in plan_reads(stored, parts, dtypes, np.arange(n), np.ones(n, np.int64)):
+            for want, at, _, n_words, _ in read_segments(read, stored, parts, dtypes)[0].tolist():
+                first = at // dtypes[want].element_bytes
+                counts[want, first : first + n_words] += 1
+    assert (counts == 1).all()
 
 
 # ---- several processes ----

@@ -80,6 +80,8 @@ def test_a_box_may_be_derived_and_the_rest_stored(
         (derived(0, 1, ROUND, (4,), (1,)), Corrupt),
         (replace(derived(0, 1, ROUND, (4,)), chunk_extent=(4,)), Corrupt),
         (derived(0, 3, ROUND, (4,)), Corrupt),
+        (derived(0, 1, ROUND, (4, 1)), Corrupt),
+        (derived(1, 4, COPY, (4, 1)), Corrupt),
     ],
     ids=[
         "rule 3",
@@ -92,13 +94,15 @@ def test_a_box_may_be_derived_and_the_rest_stored(
         "outside at the end",
         "chunk extent",
         "another shape",
+        "another rank",
+        "another rank of a source",
     ],
 )
 def test_malformed_derived_shards_are_refused(
     tmp_path: Path, shard: Shard, error: type[OgdsError]
 ) -> None:
-    arrays = [*arrays_of(BF16, FP32, BF16), np.zeros(5, np.float32)]
-    write_item(tmp_path, arrays, [1, 3], [shard, derived(2, 1, ROUND, (4,))])
+    arrays = [*arrays_of(BF16, FP32, BF16), np.zeros(5, np.float32), np.zeros(4, np.float32)]
+    write_item(tmp_path, arrays, [1, 3, 4], [shard, derived(2, 1, ROUND, (4,))])
     assert_refused(tmp_path, error)
 
 
