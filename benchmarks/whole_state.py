@@ -64,7 +64,9 @@ def saved_bytes(state: Any, directory: Path, options: ogds.Options) -> tuple[int
         item = Path(place) / "item"
         ogds.save(item, state, options=options)
         files = [path for path in item.rglob("*") if path.is_file()]
-        return sum(path.stat().st_size for path in files), ogds.inspect(item).options["codec"]
+        recorded = ogds.inspect(item).options
+        coding = recorded.get("coding", recorded["codec"])  # what "auto" was resolved to
+        return sum(path.stat().st_size for path in files), coding
 
 
 def _row(name: str, n_bytes: int, coded_bytes: int) -> Row:
