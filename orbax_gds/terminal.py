@@ -41,6 +41,8 @@ __all__ = [
 NOTHING = "\N{EN DASH}"  # in a cell: there is none
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _NO_TERMINAL_COLUMNS = 1000  # chosen: a line of a file or a pipe is never cut
+_GAP = 3  # rich puts so much between columns
+_LEAST_TEXT_WIDTH = 12  # chosen: shorter lines of a name are hard to read
 _PLANE_HEADS = ("bits a word", *PLANES)
 
 
@@ -64,7 +66,9 @@ def shown(text: str) -> str:
 
 def ratio_text(ratio: float | None) -> str:
     """Return a ratio of compression, or a dash where nothing is stored."""
-    return NOTHING if ratio is None else f"{ratio:.3f}"
+    if ratio is None:
+        return NOTHING
+    return f"{ratio:.3f}" if ratio < 100 else f"{ratio:.0f}"
 
 
 def bits_text(bits: float) -> str:
@@ -90,13 +94,15 @@ def stripe_text(stripe: StripeReport) -> str:
     )
 
 
-def shares_text(shares: Iterable[CodecShare]) -> str:
+def shares_text(shares: Iterable[CodecShare], derived_bytes: int = 0) -> str:
     """Return codecs by the bytes that they coded, the largest first: "ladder 97 %, raw 3 %"."""
-    found = sorted(shares, key=lambda share: (-share.raw_bytes, share.codec))
-    total = max(1, sum(share.raw_bytes for share in found))
+    found = [(share.raw_bytes, share.codec) for share in shares]
+    found += [(derived_bytes, "derived")] if derived_bytes else []
+    total = max(1, sum(n_bytes for n_bytes, _ in found))
     if len(found) == 1:
-        return found[0].codec
-    return ", ".join(f"{share.codec} {_percent(share.raw_bytes / total)}" for share in found)
+        return found[0][1]
+    ordered = sorted(found, key=lambda share: (-share[0], share[1]))
+    return ", ".join(f"{name} {_percent(n_bytes / total)}" for n_bytes, name in ordered)
 
 
 def leaf_text(leaf: LeafReport) -> str:
@@ -112,7 +118,14 @@ def derived_text(leaf: LeafReport) -> str:
     return ", ".join(f"derived from {source!r} by {rule}" for source, rule in rules)
 
 
-def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
+def table(
+    title: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    left: int = 1,
+    optional: int = 0,
+) -> None:
     """Print a table on stdout.
 
     Args:
@@ -120,7 +133,12 @@ def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left:
         heads: one a column.
         rows: cells as text; what a terminal would obey is escaped.
         left: columns from the left that hold words; the others hold numbers, to the right.
+        optional: columns from the right that are left out where the terminal is too narrow.
     """
+    out, cells = console(), [[shown(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    if optional and sum(widths) + _GAP * len(widths) > out.width:
+        heads, title = heads[:-optional], f"{title} (a wider terminal shows bits by plane)"
     drawn = Table(
         title=Text(shown(title)),
         box=box.SIMPLE_HEAD,
@@ -130,16 +148,18 @@ def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left:
         pad_edge=False,
     )
     for column, head in enumerate(heads):
+        is_text = column < left
         drawn.add_column(
             Text(head),
-            justify="left" if column < left else "right",
-            no_wrap=column >= left,
+            justify="left" if is_text else "right",
+            no_wrap=not is_text,
             overflow="fold",
+            min_width=min(widths[column], _LEAST_TEXT_WIDTH) if is_text else widths[column],
         )
-    for row in rows:
-        drawn.add_row(*(Text(shown(cell)) for cell in row))
-    console().print()
-    console().print(drawn)
+    for row in cells:
+        drawn.add_row(*(Text(cell) for cell in row[: len(heads)]))
+    out.print()
+    out.print(drawn)
 
 
 def console() -> Console:
@@ -160,7 +180,8 @@ def item_text(report: ItemReport, *, n_leaves: int) -> None:
     heads = ("leaves", "in memory", "on disk", "ratio", *(_PLANE_HEADS if planes else ()))
     rows = [_dtype_row(dtype, planes) for dtype in report.dtypes]
     if rows:
-        table("By dtype", ("dtype", "codecs", *heads), rows, left=2)
+        optional = len(_PLANE_HEADS) if planes else 0
+        table("By dtype", ("dtype", "codecs", *heads), rows, left=2, optional=optional)
     table(
         "By codec",
         ("codec", "chunks", "in memory", "on disk", "ratio"),
@@ -239,7 +260,8 @@ def _leaves(report: ItemReport, n_leaves: int, planes: bool) -> None:
     ]
     more = len(held) - len(largest)
     title = f"Largest leaves, {more} more not shown" if more else "Leaves"
-    table(title, ("leaf", "elements", "codecs", *heads), rows, left=3)
+    optional = len(_PLANE_HEADS) if planes else 0
+    table(title, ("leaf", "elements", "codecs", *heads), rows, left=3, optional=optional)
 
 
 def _summary(report: ItemReport) -> list[tuple[str, str]]:
@@ -269,7 +291,7 @@ def _pairs(rows: Sequence[tuple[str, str]]) -> None:
 def _dtype_row(dtype: DtypeReport, planes: bool) -> tuple[str, ...]:
     return (
         dtype.dtype,
-        shares_text(dtype.codecs),
+        shares_text(dtype.codecs, dtype.derived_bytes),
         str(dtype.n_leaves),
         size_text(dtype.raw_bytes),
         size_text(dtype.stored_bytes),

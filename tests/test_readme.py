@@ -14,8 +14,10 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from click.testing import CliRunner
 
 import orbax_gds as ogds
+from orbax_gds.cli import main
 
 N_FLIPS = 20
 ROOT = pathlib.Path(__file__).parent.parent
@@ -106,6 +108,17 @@ def test_the_commands_of_the_readme_exist():
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     for name in [*listed.split(" | "), "demo"]:
         assert re.search(rf"^ +{name}\b", text, re.MULTILINE), name
+
+
+def test_the_lines_that_look_at_a_state_name_commands_and_options_that_exist():
+    (lines,) = blocks("console")
+    for line in lines.splitlines():
+        name, command, *words = line.partition("#")[0].split()
+        assert name == "orbax-gds"
+        path = [command, words.pop(0)] if command == "bench" else [command]
+        done = CliRunner().invoke(main, [*path, "--help"])
+        assert done.exit_code == 0, line
+        assert all(word in done.output for word in words if word.startswith("--")), line
 
 
 def test_every_number_is_filled_in():

@@ -69,7 +69,7 @@ def _parts(report: ItemReport, name: str) -> Iterable[Markup]:
         yield _section(
             "Where the bytes are",
             "Each cell is a leaf, as large as what it takes on disk; colour: the codec of most of "
-            "its words. Point at a cell for more.",
+            f"its words. Point at a cell for more.{_not_in_map(report)}",
             _legend({codec: codec for codec in _codecs_in_map(report)}),
             treemap(report),
         )
@@ -116,7 +116,7 @@ def _tiles(report: ItemReport) -> Markup:
         (f"{len(report.leaves):,}", "leaves"),
     ]
     if derived:
-        tiles.append((size_text(derived), "follow from other leaves"))
+        tiles.append((size_text(derived), "derived"))
     return tag(
         "div",
         *(tag("div", tag("b", value), tag("span", what), class_="tile") for value, what in tiles),
@@ -138,6 +138,12 @@ def _codecs_in_map(report: ItemReport) -> list[str]:
     return sorted(found, key=lambda codec: -found[codec])
 
 
+def _not_in_map(report: ItemReport) -> str:
+    n = sum(1 for leaf in report.leaves if leaf.derived and not leaf.stored_bytes)
+    leaves = counted_text(n, "leaf takes", "leaves take")
+    return f" {leaves} nothing, as the words follow from other leaves." if n else ""
+
+
 def _dtype_table(report: ItemReport) -> Markup:
     heads = ["dtype", "codecs", "leaves", "in memory", "on disk", "ratio", *_plane_heads(report)]
     rows = [
@@ -145,7 +151,7 @@ def _dtype_table(report: ItemReport) -> Markup:
             tag("td", dtype.dtype, class_="text name"),
             _codecs_cell(dtype.codecs, dtype.derived_bytes),
             tag("td", f"{dtype.n_leaves:,}"),
-            *_size_cells(dtype.raw_bytes, dtype.stored_bytes, report),
+            *_size_cells(dtype.raw_bytes, dtype.stored_bytes),
             tag("td", ratio_text(dtype.ratio)),
             *_plane_cells(report, dtype.planes),
         ]
@@ -159,7 +165,7 @@ def _codec_table(report: ItemReport) -> Markup:
         [
             _codecs_cell([share], 0),
             tag("td", f"{share.n_chunks:,}"),
-            *_size_cells(share.raw_bytes, share.stored_bytes, report),
+            *_size_cells(share.raw_bytes, share.stored_bytes),
             tag("td", ratio_text(share.raw_bytes / max(1, share.stored_bytes))),
         ]
         for share in report.codecs
@@ -173,10 +179,10 @@ def _leaf_section(report: ItemReport) -> Markup:
     heads = ["leaf", "elements", "codecs", "in memory", "on disk", "ratio", *_plane_heads(report)]
     rows = [
         [
-            tag("td", leaf.name, class_="text name"),
+            tag("td", _breakable(leaf.name), class_="text name"),
             tag("td", leaf_text(leaf), class_="text"),
             _leaf_codecs_cell(leaf),
-            *_size_cells(leaf.raw_bytes, leaf.stored_bytes, report),
+            *_size_cells(leaf.raw_bytes, leaf.stored_bytes),
             tag("td", ratio_text(leaf.ratio)),
             *_plane_cells(report, leaf.planes),
         ]
@@ -205,12 +211,19 @@ def _codecs_cell(shares: Sequence[CodecShare], derived_bytes: int) -> Markup:
     return tag("td", *(_codec(name, n, total) for name, n in entries), class_="text")
 
 
+def _breakable(name: str) -> Markup:
+    """Let a line break after each key of a path."""
+    keys = name.split("/")
+    parts = [join([f"{key}/", Markup("<wbr/>")]) for key in keys[:-1]]
+    return join([*parts, keys[-1]])
+
+
 def _leaf_codecs_cell(leaf: LeafReport) -> Markup:
     if not leaf.derived:
         return _codecs_cell(leaf.codecs, 0)
     derived = tag("span", tag("i", class_="derived"), derived_text(leaf), class_="codec")
     shares = shares_text(leaf.codecs)
-    return tag("td", derived, *([shares] if shares else []), class_="text")
+    return tag("td", derived, *([shares] if shares else []), class_="text wrap")
 
 
 def _codec(name: str, n_bytes: int, total: int) -> Markup:
@@ -218,9 +231,10 @@ def _codec(name: str, n_bytes: int, total: int) -> Markup:
     return tag("span", tag("i", class_=name), f"{name}{share}", class_="codec")
 
 
-def _size_cells(raw_bytes: int, stored_bytes: int, report: ItemReport) -> list[Markup]:
-    largest = max(1, report.raw_bytes, report.stored_bytes)
-    fill = tag("i", style=f"width: {100 * stored_bytes / largest:.2f}%")
+def _size_cells(raw_bytes: int, stored_bytes: int) -> list[Markup]:
+    """The two sizes, and a meter of the second by the first."""
+    share = min(1.0, stored_bytes / max(1, raw_bytes))
+    fill = tag("i", style=f"width: {100 * share:.1f}%")
     return [
         tag("td", size_text(raw_bytes), title=f"{raw_bytes} bytes"),
         tag(
