@@ -15,12 +15,9 @@ constexpr size_t kReservedAt = 14;
 constexpr size_t kColumnsAt = 16;
 
 Status write_header(const ModelledTables& tables, uint32_t n_words, PayloadWriter& out) noexcept {
-    const Prediction& prediction = tables.prediction;
-    const size_t n_rows = offset_bytes(n_words, prediction.columns) - prediction.columns;
+    Prediction prediction = tables.prediction;  // its offsets already lie where they go
     uint8_t* header = out.reserve(kModelledHeaderBytes);
-    uint8_t* of_row = out.reserve(n_rows);
-    uint8_t* of_column = out.reserve(prediction.columns);
-    if (header == nullptr || of_row == nullptr || of_column == nullptr) {
+    if (header == nullptr || !write_offsets(prediction, n_words, out)) {
         return Status::kNoSpace;
     }
     store_u16le(header, static_cast<uint16_t>((prediction.columns != 0 ? kFlagPrediction : 0) |
@@ -28,38 +25,8 @@ Status write_header(const ModelledTables& tables, uint32_t n_words, PayloadWrite
     write_ladder_header(tables.ladder, header + 2);
     store_u16le(header + kReservedAt, 0);
     store_u32le(header + kColumnsAt, prediction.columns);
-    if (prediction.columns != 0) {
-        std::memmove(of_row, prediction.of_row, n_rows);
-        std::memmove(of_column, prediction.of_column, prediction.columns);
-    }
     return Status::kOk;
 }
-
-// The predicted exponents of the sub-blocks, one after the other.
-class Predictor {
-public:
-    Predictor(const ModelledTables& tables, NormalRuns runs, const Dtype& dtype,
-              Workspace& workspace) noexcept
-        : tables_(tables), runs_(runs), dtype_(dtype), predicted_(workspace.predicted) {
-        if (tables.prediction.columns == 0) {
-            std::memset(predicted_, static_cast<uint8_t>(tables.ladder.emax), kSubBlockWords);
-        }
-    }
-
-    const uint8_t* next(uint32_t m) noexcept {
-        if (tables_.prediction.columns != 0) {
-            predict(tables_.prediction, runs_, m, dtype_,
-                    static_cast<uint8_t>(tables_.ladder.emax), predicted_);
-        }
-        return predicted_;
-    }
-
-private:
-    const ModelledTables& tables_;
-    NormalRuns runs_;
-    const Dtype& dtype_;
-    uint8_t* predicted_;
-};
 
 // The low bits that are 0 in every rest of m words; `fields` are those of full rests.
 uint32_t find_trimmed_bits(const uint8_t* fields, uint32_t m, Split split) noexcept {
@@ -136,7 +103,8 @@ Status encode_sub_blocks(const ChunkWords& chunk, const Dtype& dtype,
         return status;
     }
     NormalRuns runs(chunk.map, chunk.n_words);
-    Predictor predictor(tables, runs, dtype, workspace);
+    Predictor predictor(tables.prediction, static_cast<uint8_t>(tables.ladder.emax), runs, dtype,
+                        workspace.predicted);
     for (uint32_t done = 0; done < chunk.n_normal_words && is_free;) {
         const uint32_t m = std::min(kSubBlockWords, chunk.n_normal_words - done);
         const uint8_t* from =
@@ -217,10 +185,7 @@ Status read_modelled_header(PayloadReader& in, uint32_t n_words, Split split,
         return status;
     }
     tables.ladder.sign_slot = (flags & kFlagSignSlot) != 0;
-    tables.prediction = {columns, in.take(offset_bytes(n_words, columns) - columns),
-                         in.take(columns)};
-    const bool has_offsets =
-        tables.prediction.of_row != nullptr && tables.prediction.of_column != nullptr;
+    const bool has_offsets = read_offsets(in, n_words, columns, tables.prediction);
     return has_offsets ? Status::kOk : Status::kPayloadShort;
 }
 
@@ -270,7 +235,8 @@ Status decode_modelled(PayloadReader& in, NormalRuns runs, uint32_t n_words,
         status != Status::kOk) {
         return status;
     }
-    Predictor predictor(tables, runs, dtype, workspace);
+    Predictor predictor(tables.prediction, static_cast<uint8_t>(tables.ladder.emax), runs, dtype,
+                        workspace.predicted);
     Places places(words, runs, dtype.container_bytes);
     for (uint32_t done = 0; done < n_normal_words;) {
         const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);

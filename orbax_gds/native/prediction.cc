@@ -335,4 +335,43 @@ void predict(const Prediction& prediction, NormalRuns& runs, uint32_t m, const D
     }
 }
 
+bool write_offsets(Prediction& prediction, uint32_t n_words, PayloadWriter& out) noexcept {
+    const size_t n_rows = offset_bytes(n_words, prediction.columns) - prediction.columns;
+    uint8_t* of_row = out.reserve(n_rows);
+    uint8_t* of_column = out.reserve(prediction.columns);
+    if (of_row == nullptr || of_column == nullptr) {
+        return false;
+    }
+    if (prediction.columns != 0) {
+        std::memmove(of_row, prediction.of_row, n_rows);
+        std::memmove(of_column, prediction.of_column, prediction.columns);
+    }
+    prediction.of_row = of_row;
+    prediction.of_column = of_column;
+    return true;
+}
+
+bool read_offsets(PayloadReader& in, uint32_t n_words, uint32_t columns,
+                  Prediction& prediction) noexcept {
+    prediction.columns = columns;
+    prediction.of_row = in.take(offset_bytes(n_words, columns) - columns);
+    prediction.of_column = in.take(columns);
+    return prediction.of_row != nullptr && prediction.of_column != nullptr;
+}
+
+Predictor::Predictor(const Prediction& prediction, uint8_t emax, NormalRuns runs,
+                     const Dtype& dtype, uint8_t* predicted) noexcept
+    : prediction_(prediction), emax_(emax), runs_(runs), dtype_(dtype), predicted_(predicted) {
+    if (prediction.columns == 0) {
+        std::memset(predicted, emax, kSubBlockWords);
+    }
+}
+
+const uint8_t* Predictor::next(uint32_t m) noexcept {
+    if (prediction_.columns != 0) {
+        predict(prediction_, runs_, m, dtype_, emax_, predicted_);
+    }
+    return predicted_;
+}
+
 }  // namespace ogds

@@ -7,6 +7,7 @@
 
 #include "block_map.h"
 #include "dtypes.h"
+#include "ladder_kernels.h"
 
 namespace ogds {
 
@@ -33,5 +34,31 @@ Prediction fit_prediction(const uint8_t* words, uint32_t n_words, uint32_t colum
 // Writes the predicted exponents of the next m normal words, emax added.
 void predict(const Prediction& prediction, NormalRuns& runs, uint32_t m, const Dtype& dtype,
              uint8_t emax, uint8_t* predicted) noexcept;
+
+// Writes the offsets, which may lie where they go, and leaves in `prediction` where they are now.
+// False if there is no room.
+bool write_offsets(Prediction& prediction, uint32_t n_words, PayloadWriter& out) noexcept;
+
+// Inverse, for at most n_words columns. False if the payload ends before.
+bool read_offsets(PayloadReader& in, uint32_t n_words, uint32_t columns,
+                  Prediction& prediction) noexcept;
+
+// The predicted exponents of the sub-blocks of a chunk, one after the other.
+class Predictor {
+public:
+    // `predicted` has room for the words of a sub-block.
+    Predictor(const Prediction& prediction, uint8_t emax, NormalRuns runs, const Dtype& dtype,
+              uint8_t* predicted) noexcept;
+
+    // Of the next m words.
+    const uint8_t* next(uint32_t m) noexcept;
+
+private:
+    Prediction prediction_;
+    uint8_t emax_;
+    NormalRuns runs_;
+    Dtype dtype_;
+    uint8_t* predicted_;
+};
 
 }  // namespace ogds

@@ -39,6 +39,13 @@ enum class Status : int {
     kZstdSize,
     kZstdDemand,
     kZstdBits,
+    kAnsDtype,
+    kAnsHeader,
+    kAnsCounts,
+    kAnsTrim,
+    kAnsStream,
+    kAnsExponent,
+    kAnsEscapes,
     kNoSpace,
     kFrameTooLong,
     kEnd,  // not a status: one past the last
@@ -81,6 +88,13 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kZstdSize: return "zstd: content is not as long as the words";
         case Status::kZstdDemand: return "zstd: needs a dictionary or a window above 128 MiB";
         case Status::kZstdBits: return "zstd: unused bits of a word are not zero";
+        case Status::kAnsDtype: return "ans: dtype is neither of up to 8 bits nor bf16, fp16, fp32";
+        case Status::kAnsHeader: return "ans: header is not possible";
+        case Status::kAnsCounts: return "ans: counts are not possible or do not sum up to 4096";
+        case Status::kAnsTrim: return "ans: trimmed bits are not possible";
+        case Status::kAnsStream: return "ans: stream does not end where its words do";
+        case Status::kAnsExponent: return "ans: escaped exponent is too large";
+        case Status::kAnsEscapes: return "ans: number of escapes differs";
         case Status::kNoSpace: return "output buffer is too small";
         case Status::kFrameTooLong: return "frame would exceed 2147483647 bytes; cut the chunk";
         case Status::kEnd: break;
