@@ -67,8 +67,9 @@ def encode_run(
             from `buffers` and `records`.
         records: uint8 [C, 32], filled with index records (FORMAT §4.3) whose offsets count from
             the start of `out`; apart from `buffers`.
-        codec: "auto" (per chunk what is smallest; raw if little is saved), "fast" (a ladder of one
-            level, or raw if that saves little) or "off" (raw, without a block map).
+        codec: "auto" (per chunk what a sample says is smallest; raw if little is saved), "fast" (a
+            ladder of one level, or raw if that saves little), "max" (also ans; the smallest frame)
+            or "off" (raw, without a block map).
         align_bytes: The last frame is lengthened so that the run is a multiple of this long.
         zstd_level: Level of zstd for words without a split, 1 to 22; 0 leaves them raw.
 
@@ -118,7 +119,9 @@ def encode_frame(
     dtype: int,
     *,
     chunk: int = 0,
-    codec: Literal["auto", "fast", "off", "raw", "ladder", "modelled", "zstd"] = "auto",
+    codec: Literal[
+        "auto", "fast", "max", "off", "raw", "ladder", "modelled", "ans", "zstd"
+    ] = "auto",
     block_map: bool | None = None,
     zstd_level: int = 3,
     columns: int = 0,
@@ -153,8 +156,8 @@ def frame_info(frame: Buffer) -> dict[str, object]:
     Returns:
         codec, dtype, flags, n_words, payload_bytes, frame_bytes, chunk, n_zero_blocks,
         n_constant_blocks, columns (of a prediction, else 0), trimmed_bits (left out, of all
-        words), n_escapes (integers), sign_slot (bool), levels (list of widths) and stream_bytes
-        (name to bytes).
+        words), n_escapes (integers), sign_slot and no_signs (bools: no word has a sign), levels
+        (list of widths) and stream_bytes (name to bytes).
 
     Raises:
         ValueError: The header or the sizes in the frame are not possible. CRCs of the payload

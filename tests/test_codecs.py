@@ -1,5 +1,6 @@
 """Every codec obeys the laws of its conformance class."""
 
+from orbax_gds.codecs.ans import Ans
 from orbax_gds.codecs.ladder import Ladder
 from orbax_gds.codecs.modelled import Modelled
 from orbax_gds.codecs.raw import Raw
@@ -17,6 +18,10 @@ class TestLadder(CodecConformance):
 
 class TestModelled(CodecConformance):
     codec = Modelled()
+
+
+class TestAns(CodecConformance):
+    codec = Ans()
 
 
 class TestZstd(CodecConformance):

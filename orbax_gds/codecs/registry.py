@@ -4,6 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
+from orbax_gds.codecs.ans import Ans
 from orbax_gds.codecs.ladder import Ladder
 from orbax_gds.codecs.modelled import Modelled
 from orbax_gds.codecs.raw import Raw
@@ -51,7 +52,7 @@ class Codec(Protocol):
         ...
 
 
-CODECS: tuple[Codec, ...] = (Raw(), Ladder(), Modelled(), Zstd())
+CODECS: tuple[Codec, ...] = (Raw(), Ladder(), Modelled(), Ans(), Zstd())
 
 _BY_ID = {codec.id: codec for codec in CODECS}
 _BY_NAME = {codec.name: codec for codec in CODECS}

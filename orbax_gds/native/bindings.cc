@@ -158,12 +158,17 @@ EncodeOptions options_of(const std::string& codec, int zstd_level, std::optional
         options.codec = CodecChoice::kLadder;
     } else if (one_frame && codec == "modelled") {
         options.codec = CodecChoice::kModelled;
+    } else if (one_frame && codec == "ans") {
+        options.codec = CodecChoice::kAns;
+    } else if (codec == "max") {
+        options.codec = CodecChoice::kMax;
     } else if (one_frame && codec == "zstd") {
         options.codec = CodecChoice::kZstd;
     } else if (codec != "auto") {
         refuse("codec must be ",
-               one_frame ? "'auto', 'fast', 'off', 'raw', 'ladder', 'modelled' or 'zstd'"
-                         : "'auto', 'fast' or 'off'",
+               one_frame ? "'auto', 'fast', 'max', 'off', 'raw', 'ladder', 'modelled', 'ans' or "
+                           "'zstd'"
+                         : "'auto', 'fast', 'max' or 'off'",
                ", not '", codec, "'.");
     }
     options.zstd_level = zstd_level;
@@ -314,7 +319,9 @@ nb::dict streams_of(const FrameInfo& info) {
     add("zstd", info.zstd_bytes);
     add("heads", info.heads_bytes);
     add("offsets", info.offsets_bytes);
+    add("counts", info.counts_bytes);
     add("fields", info.fields_bytes);
+    add("ans", info.ans_bytes);
     for (uint32_t l = 0; l < info.tables.n_levels; ++l) {
         streams[("level " + std::to_string(l)).c_str()] = info.level_bytes[l];
     }
@@ -346,6 +353,7 @@ nb::dict py_frame_info(nb::handle frame) {
     result["n_constant_blocks"] = info.blocks.n_constant;
     result["columns"] = info.columns;
     result["sign_slot"] = info.sign_slot;
+    result["no_signs"] = info.no_signs;
     result["trimmed_bits"] = info.trimmed_bits;
     result["n_escapes"] = info.n_escapes;
     nb::list levels;

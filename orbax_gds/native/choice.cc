@@ -1,5 +1,8 @@
 #include "choice.h"
 
+#include <algorithm>
+
+#include "ans.h"
 #include "ladder.h"
 #include "modelled_plan.h"
 #include "raw.h"
@@ -117,6 +120,86 @@ Status encode_floats(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter&
     return encode_raw(chunk.words, runs, dtype, out, n_normal);
 }
 
+// Codes words by kAuto's rules.
+Status encode_by_sample(const ChunkWords& chunk, const Dtype& dtype, int level, PayloadWriter& out,
+                        Workspace& workspace, Codec& codec) noexcept {
+    codec = Codec::kRaw;
+    if (dtype.split == Split::kNone) {
+        return encode_whole_words(chunk, dtype, level, out, workspace, codec);
+    }
+    if (chunk.n_normal_words != 0) {
+        return encode_floats(chunk, dtype, out, workspace, codec);
+    }
+    return encode_raw(chunk.words, NormalRuns(chunk.map, chunk.n_words), dtype, out, 0);
+}
+
+// The bytes that kAuto's codecs are expected to take; 0 where only a try can say.
+size_t expected_bytes(const ChunkWords& chunk, const Dtype& dtype, int64_t bits,
+                      uint32_t total) noexcept {
+    const int64_t all_bits = bits + int64_t{total} * rest_bits(dtype.split);
+    return total == 0 ? 0
+                      : static_cast<size_t>(std::max<int64_t>(all_bits, 0)) *
+                            chunk.n_normal_words / total / 8;
+}
+
+// Codes words by ans. Leaves in `expected` what kAuto's codecs are expected to take.
+Status encode_by_ans(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter& out,
+                     Workspace& workspace, size_t& expected) noexcept {
+    AnsModel model;
+    expected = 0;
+    if (dtype.split != Split::kNone) {
+        ExponentCounts counts;
+        LadderTables tables;
+        sample_exponents(chunk.words, chunk.map, chunk.n_words, dtype, counts);
+        auto bits = static_cast<int64_t>(choose_tables(counts, tables));
+        ModelledPlan plan;
+        model.emax = choose_ans_emax(counts);
+        if (is_modelled(dtype.split) &&
+            plan_modelled(chunk, dtype, counts, false, offsets_in(out, chunk), plan)) {
+            bits = std::min(bits, plan.bits);
+            if (plan.tables.prediction.columns != 0) {
+                model = {static_cast<uint8_t>(plan.tables.ladder.emax), plan.tables.prediction};
+            }
+        }
+        expected = expected_bytes(chunk, dtype, bits, counts.total);
+    }
+    return encode_ans(chunk, dtype, model, out, workspace);
+}
+
+// Codes words by ans or by kAuto's rules, whichever is smaller. Of floats ans is tried first: a
+// sample says whether anything else can be smaller.
+Status encode_smallest(const ChunkWords& chunk, const Dtype& dtype, int level, PayloadWriter& out,
+                       Workspace& workspace, Codec& codec) noexcept {
+    const size_t raw = raw_bytes(dtype, chunk.n_normal_words);
+    if (!is_ans(dtype) || raw == 0) {
+        return encode_by_sample(chunk, dtype, level, out, workspace, codec);
+    }
+    const PayloadWriter before = out;
+    const auto try_ans = [&](size_t& expected) noexcept {
+        out = before;
+        out.limit_rest(raw - 1);
+        codec = Codec::kAns;
+        return encode_by_ans(chunk, dtype, out, workspace, expected);
+    };
+    size_t expected = 0;
+    if (try_ans(expected) != Status::kOk) {
+        out = before;
+        return encode_by_sample(chunk, dtype, level, out, workspace, codec);
+    }
+    const size_t ans_bytes = out.size() - before.size();
+    if (expected > ans_bytes) {
+        return Status::kOk;
+    }
+    PayloadWriter other = before;
+    other.limit_rest(ans_bytes - 1);
+    Status status = encode_by_sample(chunk, dtype, level, other, workspace, codec);
+    if (status == Status::kNoSpace) {
+        return try_ans(expected);  // the other try has overwritten it
+    }
+    out = other;
+    return status;
+}
+
 }  // namespace
 
 Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOptions& options,
@@ -130,19 +213,20 @@ Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOpt
         return encode_zstd(chunk.words, runs, n_normal, dtype, level, out, workspace);
     }
     if (options.codec == CodecChoice::kAuto) {
-        if (dtype.split == Split::kNone) {
-            return encode_whole_words(chunk, dtype, level, out, workspace, codec);
-        }
-        if (n_normal != 0) {
-            return encode_floats(chunk, dtype, out, workspace, codec);
-        }
+        return encode_by_sample(chunk, dtype, level, out, workspace, codec);
+    }
+    if (options.codec == CodecChoice::kMax) {
+        return encode_smallest(chunk, dtype, level, out, workspace, codec);
     }
     if (options.codec == CodecChoice::kFast && dtype.split != Split::kNone && n_normal != 0) {
         return encode_floats_fast(chunk, dtype, out, workspace, codec);
     }
-    if (options.codec == CodecChoice::kRaw || options.codec == CodecChoice::kAuto ||
-        options.codec == CodecChoice::kFast) {
+    if (options.codec == CodecChoice::kRaw || options.codec == CodecChoice::kFast) {
         return encode_raw(chunk.words, runs, dtype, out, n_normal);
+    }
+    if (options.codec == CodecChoice::kAns && !is_ans_split(dtype.split)) {
+        codec = Codec::kAns;
+        return encode_ans(chunk, dtype, {}, out, workspace);
     }
     ExponentCounts counts;
     sample_exponents(chunk.words, chunk.map, chunk.n_words, dtype, counts);
@@ -152,9 +236,17 @@ Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOpt
         choose_tables(counts, tables);
         return encode_ladder(chunk.words, runs, n_normal, dtype, tables, out, workspace);
     }
-    codec = Codec::kModelled;
     ModelledPlan plan;
     plan_modelled(chunk, dtype, counts, true, offsets_in(out, chunk), plan);
+    if (options.codec == CodecChoice::kAns) {
+        codec = Codec::kAns;
+        const Prediction& prediction = plan.tables.prediction;
+        const auto emax = static_cast<uint8_t>(plan.tables.ladder.emax);
+        const uint8_t alone = choose_ans_emax(counts);
+        return encode_ans(chunk, dtype, {prediction.columns != 0 ? emax : alone, prediction}, out,
+                          workspace);
+    }
+    codec = Codec::kModelled;
     return encode_modelled(chunk, dtype, plan.tables, out, workspace);
 }
 

@@ -8,14 +8,16 @@
 
 namespace ogds {
 
-enum class Codec : uint8_t { kRaw = 0, kLadder = 1, kModelled = 2, kZstd = 4 };
+enum class Codec : uint8_t { kRaw = 0, kLadder = 1, kModelled = 2, kAns = 3, kZstd = 4 };
 
 enum class CodecChoice : uint8_t {
     kFast,      // ladder of a single level or raw, as a sample says; raw if less than 2 % is saved
     kAuto,      // modelled, ladder, zstd or raw, as a sample says; raw if less than 2 % is saved
+    kMax,       // ans or what kAuto would use, whichever is smaller
     kRaw,       // always
     kLadder,    // always
     kModelled,  // always; predicted where the chunk has columns
+    kAns,       // always
     kZstd,      // always
 };
 

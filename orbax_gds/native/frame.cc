@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ans.h"
 #include "block_map.h"
 #include "bytes.h"
 #include "ladder.h"
@@ -46,6 +47,8 @@ Status decode_words(PayloadReader& in, const FrameHeader& header, NormalRuns run
         case Codec::kLadder: return decode_ladder(in, runs, n_normal, dtype, words, workspace);
         case Codec::kModelled:
             return decode_modelled(in, runs, header.n_words, n_normal, dtype, words, workspace);
+        case Codec::kAns:
+            return decode_ans(in, runs, header.n_words, n_normal, dtype, words, workspace);
         case Codec::kZstd: return decode_zstd(in, runs, n_normal, dtype, words, workspace);
     }
     return Status::kUnknownCodec;
@@ -89,7 +92,8 @@ size_t max_forced_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept {
     // Beside the ladder's, offsets of at most every word and one column.
     const size_t modelled = kModelledHeaderBytes + size_t{n_words} + 1 +
                             ceil_div(n_words, kSubBlockWords) * kModelledHeadBytes;
-    return frame_bytes_for(map + ladder + modelled);
+    // A byte takes at most 12 bits in a stream, less than in levels.
+    return frame_bytes_for(map + ladder + modelled + kMaxAnsCountsBytes);
 }
 
 Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
@@ -109,6 +113,9 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     if (options.codec == CodecChoice::kModelled && !is_modelled(dtype.split)) {
         return Status::kModelledDtype;
     }
+    if (options.codec == CodecChoice::kAns && !is_ans(dtype)) {
+        return Status::kAnsDtype;
+    }
     if (out.size() < frame_bytes_for(0)) {
         return Status::kNoSpace;
     }
@@ -117,6 +124,7 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     const bool forced = options.codec == CodecChoice::kLadder ||
                         options.codec == CodecChoice::kZstd ||
                         options.codec == CodecChoice::kModelled ||
+                        options.codec == CodecChoice::kAns ||
                         options.block_map == MapChoice::kAlways;
     const size_t most = forced ? max_forced_frame_bytes(shape.n_words, dtype)
                                : max_frame_bytes(shape.n_words, dtype);

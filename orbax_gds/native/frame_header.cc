@@ -16,6 +16,7 @@ constexpr bool is_known(uint8_t codec) noexcept {
         case Codec::kRaw:
         case Codec::kLadder:
         case Codec::kModelled:
+        case Codec::kAns:
         case Codec::kZstd: return true;
     }
     return false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ans.h"
 #include "ladder.h"
 #include "modelled.h"
 
@@ -77,6 +78,43 @@ Status read_modelled_info(PayloadReader& in, uint32_t n_words, uint32_t n_normal
     return status;
 }
 
+Status read_ans_info(PayloadReader& in, uint32_t n_words, uint32_t n_normal_words,
+                     const Dtype& dtype, FrameInfo& info) noexcept {
+    if (!is_ans(dtype)) {
+        return Status::kAnsDtype;
+    }
+    if (n_normal_words == 0) {
+        return Status::kOk;
+    }
+    AnsHeader header;
+    const size_t before = in.left();
+    Status status = read_ans_header(in, n_words, dtype, header);
+    info.columns = header.model.prediction.columns;
+    info.no_signs = header.no_signs;
+    info.heads_bytes = kAnsHeaderBytes;
+    info.offsets_bytes = offset_bytes(n_words, info.columns);
+    info.counts_bytes = before - in.left() - info.heads_bytes - info.offsets_bytes;
+    for (uint32_t done = 0; done < n_normal_words && status == Status::kOk;
+         done += kSubBlockWords) {
+        const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
+        AnsHead head;
+        status = read_ans_head(in, m, dtype, header, head);
+        if (status == Status::kOk &&
+            in.take(head.fields_bytes + head.stream_bytes + head.n_escapes) == nullptr) {
+            status = Status::kPayloadShort;
+        }
+        if (status == Status::kOk) {
+            info.heads_bytes += kAnsHeadBytes;
+            info.trimmed_bits += uint64_t{m} * head.trimmed_bits;
+            info.fields_bytes += head.fields_bytes;
+            info.ans_bytes += head.stream_bytes;
+            info.escape_bytes += head.n_escapes;
+        }
+    }
+    info.n_escapes = info.escape_bytes;
+    return status;
+}
+
 }  // namespace
 
 Status read_frame_info(std::span<const uint8_t> frame, const FrameHeader& header,
@@ -101,6 +139,9 @@ Status read_frame_info(std::span<const uint8_t> frame, const FrameHeader& header
     }
     if (header.codec == Codec::kModelled) {
         return read_modelled_info(in, header.n_words, info.blocks.n_normal_words, dtype, info);
+    }
+    if (header.codec == Codec::kAns) {
+        return read_ans_info(in, header.n_words, info.blocks.n_normal_words, dtype, info);
     }
     (header.codec == Codec::kZstd ? info.zstd_bytes : info.raw_bytes) = in.left();
     return Status::kOk;

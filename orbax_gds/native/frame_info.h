@@ -10,9 +10,10 @@ namespace ogds {
 struct FrameInfo {
     MapCounts blocks;
     LadderTables tables;  // of a ladder or modelled with words; n_levels = 0 otherwise
-    uint32_t columns;       // of modelled with a prediction, else 0
+    uint32_t columns;       // of modelled or ans with a prediction, else 0
     bool sign_slot;         // of modelled
-    uint64_t trimmed_bits;  // that modelled leaves out, of all words
+    bool no_signs;          // of ans
+    uint64_t trimmed_bits;  // that modelled and ans leave out, of all words
     uint64_t n_escapes;
     // Bytes of each stream; those of different codecs exclude each other.
     size_t map_bytes;
@@ -21,8 +22,10 @@ struct FrameInfo {
     size_t zstd_bytes;
     size_t heads_bytes;
     size_t offsets_bytes;
+    size_t counts_bytes;  // of ans, with the bitmap
     size_t fields_bytes;
     size_t level_bytes[kMaxLevels];
+    size_t ans_bytes;  // its streams
     size_t escape_bytes;
 };
 

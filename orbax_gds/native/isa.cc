@@ -13,13 +13,17 @@
 namespace ogds {
 namespace {
 
-constexpr Kernels kScalar = {"scalar", crc32c_table, &kLadderScalar};
+constexpr Kernels kScalar = {"scalar", crc32c_table, &kLadderScalar, &kAnsPortable};
 
 #if defined(__x86_64__)
 
-constexpr Kernels kSse42 = {"sse42", crc32c_sse42, &kLadderSse42};
-constexpr Kernels kAvx2 = {"avx2", crc32c_sse42, &kLadderAvx2};
-constexpr Kernels kAvx2Softbits = {"avx2-softbits", crc32c_sse42, &kLadderAvx2Softbits};
+constexpr Kernels kSse42 = {"sse42", crc32c_sse42, &kLadderSse42, &kAnsPortable};
+constexpr Kernels kAvx2 = {"avx2", crc32c_sse42, &kLadderAvx2, &kAnsBmi2};
+// Slow pext and pdep say nothing of the shifts of BMI2, which ans has its speed from.
+constexpr Kernels kAvx2Softbits = {"avx2-softbits", crc32c_sse42, &kLadderAvx2Softbits,
+                                   &kAnsBmi2};
+constexpr Kernels kAvx2WithoutBmi2 = {"avx2-softbits", crc32c_sse42, &kLadderAvx2Softbits,
+                                      &kAnsPortable};
 
 bool has_sse42() noexcept {
     return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") &&
@@ -54,7 +58,7 @@ bool bits_are_slow() noexcept {
 
 #elif defined(__aarch64__)
 
-constexpr Kernels kNeon = {"neon", crc32c_armv8, &kLadderNeon};
+constexpr Kernels kNeon = {"neon", crc32c_armv8, &kLadderNeon, &kAnsPortable};
 
 bool has_crc() noexcept {
 #if defined(__linux__)
@@ -89,7 +93,7 @@ size_t available_kernels(const Kernels** tables, size_t capacity) noexcept {
         if (has_bmi2() && !slow) {
             add(kAvx2);
         }
-        add(kAvx2Softbits);
+        add(has_bmi2() ? kAvx2Softbits : kAvx2WithoutBmi2);
         if (has_bmi2() && slow) {
             add(kAvx2);
         }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "ans_kernels.h"
 #include "crc32c.h"
 #include "ladder_kernels.h"
 
@@ -12,6 +13,7 @@ struct Kernels {
     const char* name;
     Crc32cFn crc32c;
     const LadderKernels* ladder;
+    const AnsKernels* ans;
 };
 
 // The tables this machine can run, best first; the last is always "scalar".

@@ -2,11 +2,21 @@
 // the codings that live outside. Zero it once.
 #pragma once
 
+#include "ans_kernels.h"
 #include "block_map.h"
 #include "foreign.h"
 #include "ladder_kernels.h"
 
 namespace ogds {
+
+// Of a sub-block of codec 3.
+struct AnsWorkspace {
+    AnsEncodeTable encode;
+    AnsDecodeTable decode;
+    alignas(64) uint8_t y[kSubBlockWords];
+    alignas(64) uint32_t rests[kSubBlockWords];
+    alignas(64) uint8_t stream[kMaxStreamBytes + 8];
+};
 
 struct Workspace {
     RankPlanes planes[2];
@@ -17,6 +27,7 @@ struct Workspace {
     alignas(64) uint8_t fields[kSubBlockWords * 3];
     alignas(64) uint8_t bytes[kSubBlockWords];
     alignas(64) uint8_t bitmaps[level_bytes(4, kSubBlockWords)];
+    AnsWorkspace ans;
     uint8_t map[map_bytes_of(kMaxChunkWords)];
     const ForeignCodec* zstd = nullptr;  // codec 4 is unknown without
 };
