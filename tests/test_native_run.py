@@ -323,7 +323,7 @@ def test_other_wrong_arguments_are_refused() -> None:
         encode(chunks=with_columns(run.chunks, 1001))
     with pytest.raises(ValueError, match="multiple of 64, not 100"):
         encode(align_bytes=100)
-    with pytest.raises(ValueError, match="'auto', 'fast' or 'off', not 'ladder'"):
+    with pytest.raises(ValueError, match="'auto', 'fast', 'max' or 'off', not 'ladder'"):
         encode(codec="ladder")
     with pytest.raises(ValueError, match=r"chunks\[2\] has 1 segments, but only 0"):
         encode(segments=run.segments[:4])

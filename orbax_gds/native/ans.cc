@@ -47,9 +47,7 @@ public:
             parts.n_escapes = split_ans(words, m, dtype_.split, predictor_.next(m),
                                         workspace_.ans.y, workspace_.ans.rests,
                                         workspace_.escapes);
-            for (uint32_t i = 0; i < m; ++i) {
-                parts.any_rest |= workspace_.ans.rests[i];
-            }
+            parts.any_rest = all_rests(workspace_.ans.rests, m, dtype_.split);
             return parts;
         }
         if (dtype_.bits == 8) {
@@ -125,7 +123,7 @@ Status encode_sub_block(const Parts& parts, uint32_t m, const Dtype& dtype, bool
     const size_t stream_bytes =
         kernels().ans->encode_stream(parts.y, m, workspace.ans.encode, stream_end);
     uint8_t* head = out.reserve(kAnsHeadBytes);
-    uint8_t* fields = out.reserve(fields_bytes(field_bits, m));
+    uint8_t* fields = out.reserve(ans_fields_bytes(field_bits, m));
     uint8_t* stream = out.reserve(stream_bytes);
     uint8_t* escapes = out.reserve(parts.n_escapes);
     if (head == nullptr || fields == nullptr || stream == nullptr || escapes == nullptr) {
@@ -135,7 +133,7 @@ Status encode_sub_block(const Parts& parts, uint32_t m, const Dtype& dtype, bool
     head[1] = 0;
     store_u16le(head + 2, static_cast<uint16_t>(parts.n_escapes));
     store_u32le(head + 4, static_cast<uint32_t>(stream_bytes));
-    write_fields(workspace.ans.rests, m, field_bits, z, fields);
+    write_fields(workspace.ans.rests, m, dtype.split, field_bits, z, fields);
     std::memcpy(stream, stream_end - stream_bytes, stream_bytes);
     std::memcpy(escapes, workspace.escapes, parts.n_escapes);
     out.checksum();
@@ -166,7 +164,7 @@ Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype, const
     if (!escapes_fit(dtype.split, escapes, head.n_escapes)) {
         return Status::kAnsExponent;
     }
-    read_fields(fields, m, head.field_bits, head.trimmed_bits, workspace.ans.rests);
+    read_fields(fields, m, dtype.split, head.field_bits, head.trimmed_bits, workspace.ans.rests);
     const bool merged = merge_ans(y, workspace.ans.rests, m, dtype.split, predicted, escapes,
                                   head.n_escapes, words);
     return merged ? Status::kOk : Status::kAnsEscapes;
@@ -232,7 +230,7 @@ Status read_ans_head(PayloadReader& in, uint32_t m, const Dtype& dtype, const An
         return Status::kAnsEscapes;
     }
     head.field_bits = rest_bits_of(dtype, header.no_signs) - head.trimmed_bits;
-    head.fields_bytes = fields_bytes(head.field_bits, m);
+    head.fields_bytes = ans_fields_bytes(head.field_bits, m);
     return Status::kOk;
 }
 

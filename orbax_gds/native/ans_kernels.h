@@ -25,11 +25,12 @@ struct AnsDecodeTable {
 };
 
 // States are counted from 4096 on here. From state x the byte y writes the low n bits of x, where
-// n is (x + of_byte[y].bits) >> 16, and goes on to next[(x >> n) + of_byte[y].first].
+// n is (x + of_byte[y].bits) >> 16, and goes on to next[(x >> n) + of_byte[y].first], all of it
+// modulo 2^32.
 struct AnsEncodeTable {
     struct Byte {
         uint32_t bits;
-        int32_t first;
+        uint32_t first;
     };
     Byte of_byte[kAnsBytes];
     uint16_t next[kAnsStates];

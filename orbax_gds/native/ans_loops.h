@@ -10,7 +10,7 @@
 namespace ogds {
 namespace {
 
-// --- encoding -------------------------------------------------------------------------------------
+// --- encoding ------------------------------------------------------------------------------------
 
 // Four tables, so that equal neighbours do not wait for each other's sum.
 void count_bytes(const uint8_t* y, size_t n, uint32_t* counts) noexcept {
@@ -75,7 +75,7 @@ inline Bits encode_byte(uint8_t y, const AnsEncodeTable& table, uint32_t& state)
     const AnsEncodeTable::Byte& byte = table.of_byte[y];
     const uint32_t n = (state + byte.bits) >> 16;
     const Bits bits = {B::low(state, n), n};
-    state = table.next[static_cast<size_t>((state >> (n & 31)) + static_cast<uint32_t>(byte.first))];
+    state = table.next[(state >> (n & 31)) + byte.first];
     return bits;
 }
 
@@ -117,7 +117,7 @@ size_t encode_stream(const uint8_t* y, uint32_t m, const AnsEncodeTable& table,
     return static_cast<size_t>(end - out.finish());
 }
 
-// --- decoding -------------------------------------------------------------------------------------
+// --- decoding ------------------------------------------------------------------------------------
 
 // The bits of a stream from bit `at` on; those past the end are 0. `at` is at most at the end.
 inline uint64_t bits_near_end(const uint8_t* stream, size_t n_bytes, uint64_t at) noexcept {

@@ -124,8 +124,7 @@ void build_table(const AnsCounts& counts, AnsEncodeTable& table) noexcept {
         }
         // The most bits that y writes, and the state from which on it does.
         const uint32_t most = f == 1 ? kAnsStateBits : kAnsStateBits - floor_log2(f - 1);
-        table.of_byte[y] = {(most << 16) - (f << most),
-                            static_cast<int32_t>(first) - static_cast<int32_t>(f)};
+        table.of_byte[y] = {(most << 16) - (f << most), first - f};
         first += f;
     }
     uint8_t bytes[kAnsStates];

@@ -14,7 +14,7 @@ struct AnsWorkspace {
     AnsEncodeTable encode;
     AnsDecodeTable decode;
     alignas(64) uint8_t y[kSubBlockWords];
-    alignas(64) uint32_t rests[kSubBlockWords];
+    alignas(64) uint8_t rests[kSubBlockWords * 4];
     alignas(64) uint8_t stream[kMaxStreamBytes + 8];
 };
 

@@ -162,7 +162,8 @@ Bytes encode(const Bytes& words, uint8_t id, const EncodeOptions& options, uint3
     const Dtype& dtype = dtype_of(id);
     const auto n_words = static_cast<uint32_t>(words.size() / dtype.container_bytes);
     const bool forced =
-        (options.codec != CodecChoice::kAuto && options.codec != CodecChoice::kRaw) ||
+        (options.codec != CodecChoice::kAuto && options.codec != CodecChoice::kRaw &&
+         options.codec != CodecChoice::kMax) ||
         options.block_map == MapChoice::kAlways;
     Bytes out(forced ? max_forced_frame_bytes(n_words, dtype) : max_frame_bytes(n_words, dtype));
     FrameHeader header;
