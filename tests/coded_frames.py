@@ -46,6 +46,7 @@ def models(draw: st.DrawFn, exponent_bits: int, n_words: int, *, signs: bool) ->
         symbols=ladder.symbols,
         prediction=draw(predictions(n_words)),
         sign_slot=not signs and draw(st.booleans()),
+        size=draw(st.integers(0, 7)),
     )
 
 

@@ -39,6 +39,7 @@ MODELLED = struct.Struct("<HHH8sHI")
 MODELLED_SPLITS = ("bf16", "fp16", "fp32")
 PREDICTION_FLAG = 1
 SIGN_SLOT_FLAG = 2
+MAX_SIZE = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,7 @@ class Model:
         symbols: The symbol of each rank, a permutation of 0 to 15.
         prediction: What rows and columns add to emax, or None.
         sign_slot: The first bitmap of level 0 stands in place of the signs, which are all 0.
+        size: Size of every sub-block when coding; not of the header.
     """
 
     emax: int
@@ -58,6 +60,7 @@ class Model:
     symbols: tuple[int, ...]
     prediction: Prediction | None = None
     sign_slot: bool = False
+    size: int = 0
 
     def pack(self) -> bytes:
         """Return the header."""
@@ -131,11 +134,10 @@ def encode_modelled(
         return b""
     model = model or Model.fitting(words, dtype, places, n_words, columns)
     split = SPLITS[str(dtype.split)]
+    most = SUB_BLOCK_WORDS >> model.size
     sub_blocks = [
-        _encode_sub_block(
-            words[at : at + SUB_BLOCK_WORDS], places[at : at + SUB_BLOCK_WORDS], split, model
-        )
-        for at in range(0, words.size, SUB_BLOCK_WORDS)
+        _encode_sub_block(words[at : at + most], places[at : at + most], split, model)
+        for at in range(0, words.size, most)
     ]
     return b"".join([model.pack(), *sub_blocks])
 
@@ -151,7 +153,7 @@ def _encode_sub_block(words: np.ndarray, places: np.ndarray, split: Split, model
         bits = np.unpackbits(np.frombuffer(bitmaps[0], "u1"), count=words.size, bitorder="little")
         assert pack_bitmap(bits) == bitmaps.pop(0)
         rests = rests | bits.astype(np.uint64) << np.uint64(split.mantissa_bits)
-    head = bytes([trimmed, 0]) + np.array([*counts, escapes.size], "<u2").tobytes()
+    head = bytes([trimmed, model.size]) + np.array([*counts, escapes.size], "<u2").tobytes()
     fields = encode_fields(rests >> np.uint64(trimmed), split.rest_bits - trimmed)
     return b"".join([head, fields, *bitmaps, escapes.tobytes()])
 
@@ -162,19 +164,20 @@ def decode_modelled(payload: Cursor, dtype: Dtype, places: np.ndarray, n_words: 
     if places.size:
         split = SPLITS[str(dtype.split)]
         model = Model.parse(payload, n_words, split.exponent_bits)
-        for at in range(0, places.size, SUB_BLOCK_WORDS):
-            sub_places = places[at : at + SUB_BLOCK_WORDS]
-            exponents, rests = _decode_sub_block(payload, sub_places, split, model)
+        while places.size:
+            exponents, rests = _decode_sub_block(payload, places, split, model)
             parts.append(join_words(exponents, rests, split, dtype.word_dtype))
+            places = places[exponents.size :]
     return np.concatenate(parts)
 
 
 def _decode_sub_block(
     payload: Cursor, places: np.ndarray, split: Split, model: Model
 ) -> tuple[np.ndarray, np.ndarray]:
-    trimmed, zero = payload.take(2, "the trimmed bits")
-    if zero or trimmed > split.rest_bits - 8:
-        raise Corrupt(f"{payload.where}: {trimmed} trimmed bits, reserved byte {zero}.")
+    trimmed, size = payload.take(2, "the trimmed bits and the size")
+    if size > MAX_SIZE or trimmed > split.rest_bits - 8:
+        raise Corrupt(f"{payload.where}: {trimmed} trimmed bits, size {size} of a sub-block.")
+    places = places[: SUB_BLOCK_WORDS >> size]
     counts, n_escapes = take_counts(payload, model.widths)
     rests = decode_fields(payload, places.size, split.rest_bits - trimmed) << np.uint64(trimmed)
     first_bits = None

@@ -64,15 +64,14 @@ Status read_modelled_info(PayloadReader& in, uint32_t n_words, uint32_t n_normal
     info.sign_slot = tables.ladder.sign_slot;
     info.heads_bytes = kModelledHeaderBytes;
     info.offsets_bytes = offset_bytes(n_words, info.columns);
-    for (uint32_t done = 0; done < n_normal_words && status == Status::kOk;
-         done += kSubBlockWords) {
-        const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
+    for (uint32_t left = n_normal_words; left > 0 && status == Status::kOk;) {
         ModelledHead head;
-        status = read_modelled_head(in, m, dtype.split, tables, head);
+        status = read_modelled_head(in, left, dtype.split, tables, head);
         if (status == Status::kOk) {
             info.heads_bytes += kModelledHeadBytes;
-            info.trimmed_bits += uint64_t{m} * head.trimmed_bits;
+            info.trimmed_bits += uint64_t{head.n_words} * head.trimmed_bits;
             status = add_streams(in, head.ladder, info);
+            left -= head.n_words;
         }
     }
     return status;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "bytes.h"
+#include "modelled_cuts.h"
 #include "rest_planes.h"
 
 namespace ogds {
@@ -26,24 +27,6 @@ Status write_header(const ModelledTables& tables, uint32_t n_words, PayloadWrite
     store_u16le(header + kReservedAt, 0);
     store_u32le(header + kColumnsAt, prediction.columns);
     return Status::kOk;
-}
-
-// The low bits that are 0 in every rest of m words; `fields` are those of full rests.
-uint32_t find_trimmed_bits(const uint8_t* fields, uint32_t m, Split split) noexcept {
-    const uint32_t most = max_trimmed_bits(split);
-    if (split == Split::kFp32) {
-        return std::min(common_zero_bits(fields + m, m), most);
-    }
-    // The lowest bits are the last bitmaps.
-    const size_t bitmap_bytes = level_bytes(1, m);
-    const uint8_t* bitmap = fields + m + most * bitmap_bytes;
-    for (uint32_t z = 0; z < most; ++z) {
-        bitmap -= bitmap_bytes;
-        if (std::any_of(bitmap, bitmap + bitmap_bytes, [](uint8_t byte) { return byte != 0; })) {
-            return z;
-        }
-    }
-    return most;
 }
 
 // Makes the fields of full rests those of rests without their low z bits; returns their length.
@@ -69,9 +52,11 @@ void untrim_fields(const uint8_t* fields, uint32_t m, Split split, uint32_t z, u
     std::memset(lower + kept, 0, z * level_bytes(1, m));
 }
 
-Status encode_sub_block(const uint8_t* words, uint32_t m, const Dtype& dtype,
+Status encode_sub_block(const uint8_t* words, const Cut& cut, const Dtype& dtype,
                         const ModelledTables& tables, const uint8_t* predicted, bool& is_free,
                         PayloadWriter& out, Workspace& workspace) noexcept {
+    const uint32_t m = cut.n_words;
+    const uint32_t z = cut.trimmed_bits;
     const size_t all_bytes = fields_bytes(rest_bits(dtype.split), m);
     uint8_t* head = out.reserve(kModelledHeadBytes + 2 * size_t{tables.ladder.n_levels});
     uint8_t* fields = out.reserve(all_bytes);
@@ -81,12 +66,11 @@ Status encode_sub_block(const uint8_t* words, uint32_t m, const Dtype& dtype,
     const SplitFn split = kernels().ladder->split[static_cast<size_t>(dtype.split)];
     const uint32_t n_escapes = split(words, m, tables.ladder, predicted, fields,
                                      workspace.planes[0], workspace.escapes);
-    const uint32_t z = tables.trims ? find_trimmed_bits(fields, m, dtype.split) : 0;
     if (z > 0) {
         out.give_back(all_bytes - trim_fields(fields, m, dtype.split, z, workspace));
     }
     head[0] = static_cast<uint8_t>(z);
-    head[1] = 0;
+    head[1] = cut.size;
     SignSlot slot = {tables.ladder.sign_slot ? fields : nullptr};
     const Status status = write_levels(m, dtype.split, tables.ladder, n_escapes,
                                        head + kModelledHeadBytes, slot, out, workspace);
@@ -102,6 +86,7 @@ Status encode_sub_blocks(const ChunkWords& chunk, const Dtype& dtype,
     if (const Status status = write_header(tables, chunk.n_words, out); status != Status::kOk) {
         return status;
     }
+    const size_t head_bytes = kModelledHeadBytes + 2 * size_t{tables.ladder.n_levels};
     NormalRuns runs(chunk.map, chunk.n_words);
     Predictor predictor(tables.prediction, static_cast<uint8_t>(tables.ladder.emax), runs, dtype,
                         workspace.predicted);
@@ -109,12 +94,20 @@ Status encode_sub_blocks(const ChunkWords& chunk, const Dtype& dtype,
         const uint32_t m = std::min(kSubBlockWords, chunk.n_normal_words - done);
         const uint8_t* from =
             gather(chunk.words, runs, m, dtype.container_bytes, workspace.words);
-        if (const Status status = encode_sub_block(from, m, dtype, tables, predictor.next(m),
-                                                   is_free, out, workspace);
-            status != Status::kOk) {
-            return status;
+        const uint8_t* predicted = predictor.next(m);
+        Cut cuts[kMaxCuts] = {{m, 0, 0}};
+        const uint32_t n_cuts =
+            tables.trims ? cut_sub_blocks(from, m, dtype, head_bytes, cuts) : 1;
+        for (uint32_t i = 0; i < n_cuts && is_free; ++i) {
+            if (const Status status = encode_sub_block(from, cuts[i], dtype, tables, predicted,
+                                                       is_free, out, workspace);
+                status != Status::kOk) {
+                return status;
+            }
+            out.checksum();
+            from += size_t{cuts[i].n_words} * dtype.container_bytes;
+            predicted += cuts[i].n_words;
         }
-        out.checksum();
         done += m;
     }
     return Status::kOk;
@@ -131,14 +124,10 @@ const uint8_t* full_fields(const uint8_t* fields, uint32_t m, Split split, uint3
     return workspace.fields;
 }
 
-Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
+Status decode_sub_block(PayloadReader& in, const ModelledHead& head, const Dtype& dtype,
                         const ModelledTables& tables, const uint8_t* predicted, uint8_t* words,
                         Workspace& workspace) noexcept {
-    ModelledHead head;
-    if (const Status status = read_modelled_head(in, m, dtype.split, tables, head);
-        status != Status::kOk) {
-        return status;
-    }
+    const uint32_t m = head.n_words;
     const uint8_t* fields = in.take(head.ladder.fields_bytes);
     const uint8_t* levels = in.take(head.ladder.levels_bytes);
     const uint8_t* escapes = in.take(head.ladder.escapes_bytes);
@@ -189,17 +178,18 @@ Status read_modelled_header(PayloadReader& in, uint32_t n_words, Split split,
     return has_offsets ? Status::kOk : Status::kPayloadShort;
 }
 
-Status read_modelled_head(PayloadReader& in, uint32_t m, Split split, const ModelledTables& tables,
-                          ModelledHead& head) noexcept {
+Status read_modelled_head(PayloadReader& in, uint32_t n_left, Split split,
+                          const ModelledTables& tables, ModelledHead& head) noexcept {
     const uint8_t* bytes = in.take(kModelledHeadBytes);
     if (bytes == nullptr) {
         return Status::kPayloadShort;
     }
     head.trimmed_bits = bytes[0];
-    if (head.trimmed_bits > max_trimmed_bits(split) || bytes[1] != 0) {
-        return Status::kModelledTrim;
+    if (head.trimmed_bits > max_trimmed_bits(split) || bytes[1] > kMaxSubBlockSize) {
+        return Status::kModelledSubBlock;
     }
-    return read_counts(in, m, split, rest_bits(split) - head.trimmed_bits,
+    head.n_words = std::min(kSubBlockWords >> bytes[1], n_left);
+    return read_counts(in, head.n_words, split, rest_bits(split) - head.trimmed_bits,
                        tables.ladder, head.ladder);
 }
 
@@ -239,15 +229,20 @@ Status decode_modelled(PayloadReader& in, NormalRuns runs, uint32_t n_words,
                         workspace.predicted);
     Places places(words, runs, dtype.container_bytes);
     for (uint32_t done = 0; done < n_normal_words;) {
-        const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
-        uint8_t* to = places.begin(m, workspace.words);
-        if (const Status status = decode_sub_block(in, m, dtype, tables, predictor.next(m), to,
-                                                   workspace);
+        ModelledHead head;
+        if (const Status status =
+                read_modelled_head(in, n_normal_words - done, dtype.split, tables, head);
+            status != Status::kOk) {
+            return status;
+        }
+        uint8_t* to = places.begin(head.n_words, workspace.words);
+        if (const Status status = decode_sub_block(in, head, dtype, tables,
+                                                   predictor.next(head.n_words), to, workspace);
             status != Status::kOk) {
             return status;
         }
         places.end();
-        done += m;
+        done += head.n_words;
     }
     return Status::kOk;
 }

@@ -42,12 +42,15 @@ Status decode_modelled(PayloadReader& in, NormalRuns runs, uint32_t n_words,
 Status read_modelled_header(PayloadReader& in, uint32_t n_words, Split split,
                             ModelledTables& tables) noexcept;
 
+// The head of a sub-block.
 struct ModelledHead {
+    uint32_t n_words;
     uint32_t trimmed_bits;
     SubBlockHead ladder;
 };
 
-Status read_modelled_head(PayloadReader& in, uint32_t m, Split split, const ModelledTables& tables,
-                          ModelledHead& head) noexcept;
+// Reads the head of the next sub-block, where n_left words are left to decode.
+Status read_modelled_head(PayloadReader& in, uint32_t n_left, Split split,
+                          const ModelledTables& tables, ModelledHead& head) noexcept;
 
 }  // namespace ogds

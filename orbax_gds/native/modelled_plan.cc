@@ -10,6 +10,7 @@ namespace {
 
 // Looking for low bits takes time in every sub-block: they must save a quarter of a bit a word.
 constexpr uint32_t kMinTrim = 4;
+constexpr uint32_t kGroupsOfSubBlock = 8;  // of the sample: they lie in 8,192 words of 1 MiB
 
 uint32_t word_at(const uint8_t* words, size_t i, const Dtype& dtype) noexcept {
     return dtype.container_bytes == 2 ? load_u16le(words + 2 * i) : load_u32le(words + 4 * i);
@@ -34,19 +35,12 @@ Rests look_at_rests(const ChunkWords& chunk, const Dtype& dtype) noexcept {
         all |= some;
         zero_bits[n_groups++] = static_cast<uint8_t>(__builtin_ctz(some | 1u << most));
     });
-    // A sub-block leaves out what all of its words leave out.
-    const uint32_t n_sub_blocks = (chunk.n_normal_words + kSubBlockWords - 1) / kSubBlockWords;
+    // What all words of a few neighbouring groups leave out a sub-block of some size can leave out.
     uint64_t trimmed_bits = 0;
-    for (uint32_t group = 0; group < n_groups;) {
-        const uint64_t sub_block = uint64_t{group} * n_sub_blocks / n_groups;
-        uint32_t n = 0;
-        uint32_t least = most;
-        for (; group < n_groups && uint64_t{group} * n_sub_blocks / n_groups == sub_block;
-             ++group) {
-            least = std::min<uint32_t>(least, zero_bits[group]);
-            ++n;
-        }
-        trimmed_bits += uint64_t{n} * least * kGroupWords;
+    for (uint32_t group = 0; group < n_groups; group += kGroupsOfSubBlock) {
+        const uint32_t n = std::min(kGroupsOfSubBlock, n_groups - group);
+        trimmed_bits += uint64_t{n} * kGroupWords *
+                        *std::min_element(zero_bits + group, zero_bits + group + n);
     }
     return {(all >> (dtype.bits - 1) & 1) != 0, trimmed_bits};
 }

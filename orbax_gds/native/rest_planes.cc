@@ -68,14 +68,6 @@ void read_sign_slot(const uint8_t* bytes, uint32_t m, uint8_t* bitmap) noexcept 
     write_bitmap(bytes, m, 7, bitmap);
 }
 
-uint32_t common_zero_bits(const uint8_t* integers, uint32_t m) noexcept {
-    uint16_t all = 0;
-    for (uint32_t i = 0; i < m; ++i) {
-        all = static_cast<uint16_t>(all | load_u16le(integers + 2 * i));
-    }
-    return static_cast<uint32_t>(__builtin_ctz(all | 0x10000u));
-}
-
 void write_trimmed(const uint8_t* integers, uint32_t m, uint32_t z, uint8_t* scratch,
                    uint8_t* field) noexcept {
     uint32_t n_bitmaps = 16 - z;

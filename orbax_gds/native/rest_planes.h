@@ -14,9 +14,6 @@ bool fill_sign_slot(const uint8_t* bitmap, uint32_t m, uint8_t* bytes) noexcept;
 // Inverse: the bitmap of bit 7.
 void read_sign_slot(const uint8_t* bytes, uint32_t m, uint8_t* bitmap) noexcept;
 
-// The number of low bits, at most 16, that are 0 in all m integers of 2 bytes.
-uint32_t common_zero_bits(const uint8_t* integers, uint32_t m) noexcept;
-
 // Writes the upper 16 - z bits (0 < z < 16) of m integers of 2 bytes as a field of that many bits.
 // `scratch` has room for m bytes.
 void write_trimmed(const uint8_t* integers, uint32_t m, uint32_t z, uint8_t* scratch,

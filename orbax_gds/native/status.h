@@ -32,7 +32,7 @@ enum class Status : int {
     kLadderExponent,
     kModelledDtype,
     kModelledHeader,
-    kModelledTrim,
+    kModelledSubBlock,
     kZstdAbsent,
     kZstdFailed,
     kZstdFrame,
@@ -81,7 +81,7 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kLadderExponent: return "ladder: exponent too large for the dtype";
         case Status::kModelledDtype: return "modelled: dtype is not coded by it";
         case Status::kModelledHeader: return "modelled: header is not possible";
-        case Status::kModelledTrim: return "modelled: trimmed bits are not possible";
+        case Status::kModelledSubBlock: return "modelled: sub-block is not possible";
         case Status::kZstdAbsent: return "zstd: unknown codec here";
         case Status::kZstdFailed: return "zstd: the library failed";
         case Status::kZstdFrame: return "zstd: damaged, or not one frame";

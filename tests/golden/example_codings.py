@@ -94,7 +94,7 @@ def _modelled_part() -> Iterator[str]:
             (3, "offsets of the rows, mod 256"),
             (4, "offsets of the columns"),
             (1, "16 trimmed bits"),
-            (1, "0"),
+            (1, "size 0: all 12 words"),
             (2, f"level 1 holds {level_1} ranks"),
             (2, "level 2 holds 1 rank"),
             (2, "1 escape"),

@@ -102,6 +102,14 @@ def model_frames() -> Iterator[Frame]:
         reference.encode_frame(words, BF16, codec="modelled", model=model),
         words,
     )
+    dtype = dtype_by_name("float16")
+    words = narrow(dtype, 600, 14) & np.uint16(0x7FF8)
+    model = Model(emax=14, widths=(1, 2, 4), symbols=tuple(range(16)), sign_slot=True, size=7)
+    yield (
+        "float16 modelled sub-blocks of 256 words",
+        reference.encode_frame(words, dtype, codec="modelled", model=model),
+        words,
+    )
 
 
 def tilted(words: np.ndarray, dtype: Dtype, columns: int) -> np.ndarray:

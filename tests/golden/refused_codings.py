@@ -53,7 +53,7 @@ def refused_splits() -> Iterator[Refusal]:
 def refused_models() -> Iterator[Refusal]:
     """Yield malformed modelled payloads: 20 words of float16 in rows of 5.
 
-    Fixed header 32 to 51, rows 52 to 55, columns 56 to 60, sub-block from 61: trimmed bits, 0,
+    Fixed header 32 to 51, rows 52 to 55, columns 56 to 60, sub-block from 61: trimmed bits, size,
     counts 63 to 66, escapes 67, bytes 69 to 88, three bitmaps 89 to 97, level 0 from 98.
     """
     prediction = Prediction(columns=5, row_offsets=(0, 1, 2, 3), column_offsets=(0,) * 5)
@@ -77,7 +77,7 @@ def refused_models() -> Iterator[Refusal]:
         "prediction denied": {32: 0},
         "trimmed 4 of 3": {61: 4},
         "trimmed 255": {61: 255},
-        "sub-block reserved": {62: 1},
+        "sub-block of size 8": {62: 8},
         "count": {63: frame[63] ^ 1},
         "count 65535": {63: 255, 64: 255},
         "escapes": {67: frame[67] + 1},
