@@ -23,7 +23,8 @@ __all__ = ["PLANES", "Pieces", "SampledFrames", "pieces_of", "plane_bits", "samp
 PLANES = ("sign", "exponent", "mantissa", "low", "whole", "side")
 """Where the bits of a frame go. `mantissa` is what the first field of the rest (FORMAT §7.2) holds
 of it, `low` the other fields; `whole` are words that are not split: raw, zstd, and ans of up to 8
-bits. Where ans codes exponents together with upper bits of the mantissa, all that is `exponent`.
+bits. Where ans codes exponents together with four bits of the mantissa, four bits a word are
+`mantissa` and what it takes beyond is `exponent`.
 `side` is what describes them: headers, counts, tables, block maps, constants and zeros at the end.
 """
 
@@ -38,6 +39,7 @@ _STREAM_PLANES = {
     "constants": _SIDE,
     "heads": _SIDE,
     "offsets": _SIDE,
+    "counts": _SIDE,
     "raw": _WHOLE,
     "zstd": _WHOLE,
     "escapes": _EXPONENT,
@@ -112,10 +114,27 @@ def plane_bits(info: Mapping[str, Any], frame: np.ndarray) -> np.ndarray:
         elif name.startswith("level "):
             bits[_EXPONENT] += 8 * n_bytes
         elif name == "ans":
-            bits[_WHOLE if dtype_by_id(info["dtype"]).bits <= 8 else _EXPONENT] += 8 * n_bytes
+            bits += _ans_bits(8 * n_bytes, info)
         else:
             bits[_STREAM_PLANES[name]] += 8 * n_bytes
     bits[_SIDE] += 8 * info["frame_bytes"] - bits.sum()
+    return bits
+
+
+def _coded_words(info: Mapping[str, Any]) -> int:
+    """Words of the normal blocks, about: all blocks of the map are whole ones but the last."""
+    n_apart = _BLOCK_WORDS * (info["n_zero_blocks"] + info["n_constant_blocks"])
+    return max(0, info["n_words"] - n_apart)
+
+
+def _ans_bits(n_bits: int, info: Mapping[str, Any]) -> np.ndarray:
+    """Share the stream of ans among the planes."""
+    bits = np.zeros(len(PLANES))
+    if dtype_by_id(info["dtype"]).bits <= 8:
+        bits[_WHOLE] = n_bits
+        return bits
+    bits[_MANTISSA] = min(n_bits, _JOINED_BITS * _coded_words(info))
+    bits[_EXPONENT] = n_bits - bits[_MANTISSA]
     return bits
 
 
@@ -123,9 +142,7 @@ def _rest_bits(n_bits: int, info: Mapping[str, Any], frame: np.ndarray) -> np.nd
     """Share the fields of the rest among the planes: the sign is on top of the first."""
     split = SPLITS[dtype_by_id(info["dtype"]).split or ""]
     streams = info["stream_bytes"]
-    # Blocks of the map are whole ones but for the last.
-    n_apart = _BLOCK_WORDS * (info["n_zero_blocks"] + info["n_constant_blocks"])
-    n_words = max(0, info["n_words"] - n_apart)
+    n_words = _coded_words(info)
     at = FRAME_HEADER_BYTES + streams.get("block_map", 0) + streams.get("constants", 0)
     flags, top, n_signs, rest = int(frame[at]), _SIGN, split.sign_bits, split.rest_bits
     if info["codec"] == _MODELLED and flags & _SIGN_SLOT:

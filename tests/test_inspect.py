@@ -71,6 +71,17 @@ def test_planes_of_a_ladder_are_the_fields_of_its_split():
     assert 0 < bits["side"] < 0.02
 
 
+def test_planes_of_ans_are_comparable_with_those_of_the_ladder():
+    frames = [
+        np.frombuffer(_native.encode_frame(WEIGHTS.view(np.uint16), 16, codec=codec), np.uint8)
+        for codec in ("ladder", "ans")
+    ]
+    ladder, ans = (plane_bits(_native.frame_info(f), f) / WEIGHTS.size for f in frames)
+    assert ans[PLANES.index("sign")] == 1
+    assert ans[PLANES.index("mantissa")] == pytest.approx(7)
+    assert ladder[1] - 0.3 < ans[1] < ladder[1]
+
+
 def test_leaves_dtypes_and_codecs_each_add_up_to_the_item(item, report):
     with Item(item) as opened:
         records = np.concatenate([stripe.records for stripe in opened.stripes])
