@@ -165,6 +165,9 @@ struct Small {
     static constexpr bool kSignBitmap = kBits.sign != 0;
     static constexpr bool kSymbols = false;
     static constexpr uint32_t kLowMask = (1u << kLowBits) - 1;
+    static constexpr uint32_t kRestMask = kSignBitmap && kBits.exponent + kBits.mantissa == 7
+                                              ? 0x80 | kLowMask
+                                              : kLowMask;
     // How far the sign is from bit 7.
     static constexpr int kSignShift =
         kSignBitmap ? 7 - static_cast<int>(kBits.exponent + kBits.mantissa) : 0;
@@ -174,17 +177,19 @@ struct Small {
         const auto word = V::load(words + 16 * q, kLaneWords);
         const auto exponent = V::and_(V::template right16<kLowBits>(word),
                                       V::splat(max_exponent(kThis)));
-        const auto sign = V::template left16<kSignShift>(word);
-        return {exponent, V::and_(V::select(V::splat(0x80), sign, word),
-                                  V::splat(kSignBitmap ? 0x80 | kLowMask : kLowMask))};
+        auto bits = word;
+        if constexpr (kSignShift > 0) {
+            bits = V::select(V::splat(0x80), V::template left16<kSignShift>(word), word);
+        }
+        return {exponent, V::and_(bits, V::splat(kSignBitmap ? 0x80 | kLowMask : kLowMask))};
     }
 
     template <class V>
     static void put(const Part<V>& part, typename V::T, uint32_t q, uint32_t,
                     const uint8_t* const*, uint8_t* words) noexcept {
         const auto exponent = V::template left16<kLowBits>(part.exponent);
-        auto word = V::select(V::splat(kLowMask), part.bits, exponent);
-        if constexpr (kSignBitmap) {
+        auto word = V::select(V::splat(kRestMask), part.bits, exponent);
+        if constexpr (kSignShift > 0) {
             const auto sign = V::template right16<kSignShift>(part.bits);
             word = V::select(V::splat(0x80u >> kSignShift), sign, word);
         }

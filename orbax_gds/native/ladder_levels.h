@@ -137,12 +137,17 @@ private:
     uint32_t n_bits_ = 0;
 };
 
-template <class Bits, uint32_t kWidth>
-inline void encode_group(const Group& v, uint64_t valid, uint64_t bitmaps[2],
+// Writes a group's bitmaps by write(b, bitmap), which comes first so that they need no registers
+// later, and hands on what is left.
+template <class Bits, uint32_t kWidth, class Write>
+inline void encode_group(const RankPlanes& values, uint32_t g, uint64_t valid, Write write,
                          PlaneWriter<Bits>& next) noexcept {
+    const Group v = {values.bit[0][g], values.bit[1][g], values.bit[2][g], values.bit[3][g]};
     const uint64_t passed = passed_on<kWidth>(v) & valid;
-    bitmaps[0] = (kWidth == 1 ? passed : v.b0 | passed) & valid;
-    bitmaps[1] = (v.b1 | passed) & valid;
+    write(0, (kWidth == 1 ? passed : v.b0 | passed) & valid);
+    if constexpr (kWidth == 2) {
+        write(1, (v.b1 | passed) & valid);
+    }
     next.append(lowered<kWidth>(v), passed);
 }
 
@@ -151,21 +156,18 @@ uint32_t encode_narrow_level(const RankPlanes& values, uint32_t n, uint8_t* out,
                              RankPlanes& next) noexcept {
     const size_t bitmap_bytes = level_bytes(1, n);
     PlaneWriter<Bits> writer(next);
-    uint64_t bitmaps[2];
     uint32_t g = 0;
-    for (; g < n / 64; ++g) {
-        const Group v = {values.bit[0][g], values.bit[1][g], values.bit[2][g], values.bit[3][g]};
-        encode_group<Bits, kWidth>(v, ~uint64_t{0}, bitmaps, writer);
-        for (uint32_t b = 0; b < kWidth; ++b) {
-            store_u64le(out + b * bitmap_bytes + 8 * g, bitmaps[b]);
-        }
+    for (; g < n / 64; ++g, out += 8) {
+        const auto write = [&](uint32_t b, uint64_t bitmap) {
+            store_u64le(out + b * bitmap_bytes, bitmap);
+        };
+        encode_group<Bits, kWidth>(values, g, ~uint64_t{0}, write, writer);
     }
     if (n % 64 != 0) {
-        const Group v = {values.bit[0][g], values.bit[1][g], values.bit[2][g], values.bit[3][g]};
-        encode_group<Bits, kWidth>(v, low_bits(n % 64), bitmaps, writer);
-        for (uint32_t b = 0; b < kWidth; ++b) {
-            store_partial_u64le(out + b * bitmap_bytes + 8 * g, bitmap_bytes - 8 * g, bitmaps[b]);
-        }
+        const auto write = [&](uint32_t b, uint64_t bitmap) {
+            store_partial_u64le(out + b * bitmap_bytes, bitmap_bytes - 8 * g, bitmap);
+        };
+        encode_group<Bits, kWidth>(values, g, low_bits(n % 64), write, writer);
     }
     return writer.finish();
 }

@@ -48,7 +48,7 @@ int main() {
         for (size_t n = 0; n <= 1200; ++n) {
             equals_the_definition(n);
         }
-        for (size_t n : {3071, 3072, 3073, 3456, 6144, 10000, 65537}) {
+        for (size_t n : {3071u, 3072u, 3073u, 3456u, 6144u, 10000u, 65537u}) {
             equals_the_definition(n);
         }
     }
