@@ -49,7 +49,7 @@ public:
         if (root.n_words == 0) {
             return 0;
         }
-        if (!root.is_split) {
+        if (node >= kMaxCuts || !root.is_split) {  // a single piece is not split
             *cuts = {root.n_words, size, root.trimmed_bits};
             return 1;
         }
