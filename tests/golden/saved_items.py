@@ -33,13 +33,13 @@ def words_as(dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray:
 
 def write_coded_item(directory: Path, codec: Literal["auto", "max"]) -> None:
     """Save a train state whose leaves differ in what codes them best."""
-    master = narrow(FP32, 64 * 64, 51)
+    master = narrow(FP32, 64 * 128, 51)
     compute = (master + 32767 + (master >> 16 & 1) >> 16).astype(np.uint16)
     shape = (64, 64)
     tree = {
         "params": {
-            "master": FP32.elements(master, shape),
-            "compute": BF16.elements(compute, shape),
+            "master": FP32.elements(master, (64, 128)),
+            "compute": BF16.elements(compute, (64, 128)),
             "from_bfloat16": FP32.elements(narrow(BF16, 64 * 64, 52).astype("u4") << 16, shape),
             "half": dtype_by_name("float16").elements(
                 narrow(dtype_by_name("float16"), 64 * 64, 53), shape
