@@ -99,6 +99,7 @@ def matrices(draw: st.DrawFn) -> tuple[Dtype, np.ndarray, int]:
     words = words >> (zeros := draw(st.sampled_from((0, 2, split.mantissa_bits // 2)))) << zeros
     if draw(st.booleans()):
         words[rng.random(words.size) < 0.05] = 0
+        words[words.size // 4 : words.size // 2] = 0
     return dtype, words, columns
 
 
