@@ -43,12 +43,15 @@ class SaveReport:
         bytes_out: bytes of its stripe.
         n_derived: its shards that are not stored, as their words follow from other leaves'.
         bytes_derived: bytes of the words of these.
+        coding: what `Options.codec` came to: "auto", "fast", "max" or "off".
+        coding_reason: why: not weighed, or the speeds that were.
         codecs: bytes of frames per codec.
         driver: the path that really carried the bytes: "direct" or "buffered".
         driver_reason: why not the preferred one; None if it was.
         seconds: per stage: "plan" and "snapshot" blocked training; "derive" looked for words that
-            follow from others; "encode" and "write" are summed over threads; "sync", and "commit"
-            where this call published.
+            follow from others; "weigh" measured storage and codecs, where the choice was worth it;
+            "encode" and "write" are summed over threads; "sync", and "commit" where this call
+            published.
     """
 
     path: Path
@@ -59,6 +62,8 @@ class SaveReport:
     bytes_out: int
     n_derived: int
     bytes_derived: int
+    coding: str
+    coding_reason: str
     codecs: dict[str, int]
     driver: str
     driver_reason: str | None
@@ -72,6 +77,6 @@ class SaveReport:
         return (
             f"{self.state} {self.path.name}: {self.n_leaves} leaves, {self.bytes_in / 1e6:.1f} MB "
             f"in, {self.bytes_derived / 1e6:.1f} MB derived, {self.bytes_out / 1e6:.1f} MB out "
-            f"(MB by codec: {shares}); "
+            f"(coding {self.coding}; MB by codec: {shares}); "
             f"{self.driver}{reason}; {times}"
         )

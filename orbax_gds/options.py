@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from orbax_gds.errors import Unsupported
 
-Codec = Literal["auto", "off"]
+Codec = Literal["auto", "fast", "max", "off"]
 Driver = Literal["auto", "direct", "buffered"]
 
 MAX_CHUNK_BYTES = 64 << 20  # chosen: a chunk is coded in one call and read whole
@@ -52,7 +52,10 @@ class Options:
     as the handlers do when they are given no options.
 
     Attributes:
-        codec: "auto" codes each chunk by its content, "off" stores the words as they are.
+        codec: "auto" codes each chunk by its content: the smallest of what it tries, as long as
+            coding keeps up with the storage; on faster storage a save falls back to "fast" or
+            "off". "fast" only tries what is nearly as fast as copying. "max" tries everything, for
+            archives. "off" stores the words as they are.
         driver: "auto" writes directly to the device where the file system allows and through the
             page cache elsewhere; "direct" or "buffered" insists.
         chunk_bytes: upper bound of a chunk before coding, 4 KiB to 64 MiB.
@@ -81,7 +84,8 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("chunk_bytes", "staging_bytes"):
             object.__setattr__(self, name, parse_size(getattr(self, name)))
-        _check("codec", self.codec, self.codec in ("auto", "off"), "'auto' or 'off'")
+        codecs = ("auto", "fast", "max", "off")
+        _check("codec", self.codec, self.codec in codecs, f"one of {codecs}")
         known = ("auto", "direct", "buffered")
         _check("driver", self.driver, self.driver in known, f"one of {known}")
         in_range = 4096 <= int(self.chunk_bytes) <= MAX_CHUNK_BYTES

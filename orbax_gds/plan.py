@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from orbax_gds.dtypes import Dtype
+from orbax_gds.dtypes import Dtype, dtype_by_id
 
 POOL_BELOW_BYTES = 64 << 10  # chosen: smaller shards share chunks, as a frame costs 64 to 96 bytes
 RUN_BYTES = 8 << 20  # chosen: words of one native call; a few ms, long enough for O_DIRECT
@@ -197,6 +197,21 @@ class _Cutter:
                 n_bytes=sum(self.chunk_sizes[at:end]),
             )
             at, segment_at = end, segment_end
+
+
+def one_chunk(run: Run, row: int) -> Run:
+    """Return one chunk of a run, by its row in `run.chunks`, as a run of its own."""
+    end = int(run.chunks[: row + 1, 3].sum())
+    rows = run.segments[end - int(run.chunks[row, 3]) : end]
+    first, last = int(rows[:, 0].min()), int(rows[:, 0].max())
+    _, n_words, dtype, *_ = run.chunks[row].tolist()
+    return Run(
+        chunks=run.chunks[row : row + 1],
+        segments=rows - np.array([first, 0, 0, 0], np.uint64),
+        first_buffer=run.first_buffer + first,
+        end_buffer=run.first_buffer + last + 1,
+        n_bytes=n_words * dtype_by_id(dtype).container_bytes,
+    )
 
 
 def _dtype(dtypes: Sequence[Dtype | None], leaf: int) -> Dtype:

@@ -19,14 +19,15 @@ import jax
 import msgspec
 import numpy as np
 
-from orbax_gds import _native, leaves, sidecar
+from orbax_gds import _native, leaves, sidecar, weighing
 from orbax_gds import stripe as stripes
 from orbax_gds._version import __version__
+from orbax_gds.bandwidth import STORAGE, StorageKey, WriteMeter, probe, storage_key
 from orbax_gds.codecs import codec_by_id
 from orbax_gds.commit import leave_pending, make_directory, publish, sync_directory
 from orbax_gds.derived import FEATURE, DerivedShard
 from orbax_gds.deriving import find_derived
-from orbax_gds.drivers import File, open_driver
+from orbax_gds.drivers import Driver, File, open_driver
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Exists
 from orbax_gds.manifest import (
@@ -44,6 +45,9 @@ from orbax_gds.threads import run_threads
 
 logger = logging.getLogger(__name__)
 
+# Measured: where words and frame lie alike on their pages, as a sample's would and a save's hardly
+# ever do, copying takes three times as long.
+_UNLIKE_PAGES = 2048
 _FRAME_OVERHEAD_BYTES = 128  # required: FORMAT §6, header and padding of a frame that is raw
 
 
@@ -167,6 +171,7 @@ class Prepared:
     ) -> None:
         self.manifest, self.plan, self.options = manifest, plan, options
         self.process, self.watch = process, watch
+        self.coding = weighing.as_asked(options.codec)
         self._buffers: list[np.ndarray] = buffers
         self.derived: tuple[DerivedShard, ...] = ()
         self._bytes_derived = 0
@@ -191,19 +196,26 @@ class Prepared:
         _refuse_published(directory)
         self._leave_out_derived()
         driver = open_driver(self.options.driver, directory)
+        key = storage_key(directory, driver)
         path = directory / stripes.file_name(self.process)
-        with _lent(pool, self.options) as buffers, driver.open(path, "w") as file:
-            writer = _StripeWriter(self, file, buffers)
+        with _lent(pool, self.options) as buffers:
             try:
-                writer.write()
+                self.coding = self._resolve(driver, path, key, buffers)
+                with driver.open(path, "w") as file:
+                    writer = _StripeWriter(self, file, buffers)
+                    writer.write()
+                    with self.watch.time("sync"), writer.meter.measure():
+                        file.sync(writer.file_bytes)
             finally:
                 self._buffers = []  # the views go, so that donation is in place again
-            with self.watch.time("sync"):
-                file.sync(writer.file_bytes)
+        STORAGE.remember(key, writer.meter, writer.file_bytes)
         with self.watch.time("sync"):
             if self.process == 0:
-                metadata = sidecar.encode(self.manifest)
-                leave_pending(directory, self.manifest, {sidecar.NAME: metadata})
+                resolved = {"coding": self.coding.codec, "zstd_level": self.coding.zstd_level}
+                options = self.manifest.options | resolved
+                manifest = msgspec.structs.replace(self.manifest, options=options)
+                metadata = sidecar.encode(manifest)
+                leave_pending(directory, manifest, {sidecar.NAME: metadata})
             sync_directory(directory)
         report = SaveReport(
             path=directory,
@@ -214,6 +226,8 @@ class Prepared:
             bytes_out=writer.file_bytes,
             n_derived=len(self.derived),
             bytes_derived=self._bytes_derived,
+            coding=self.coding.codec,
+            coding_reason=self.coding.reason,
             codecs=_bytes_by_codec(writer.records),
             driver=file.carried,
             driver_reason=file.reason or driver.reason,
@@ -243,15 +257,48 @@ class Prepared:
             self._buffers = [self._buffers[number] for number in kept]
             self.manifest = msgspec.structs.replace(self.manifest, requires=(FEATURE,))
 
+    def _resolve(
+        self, driver: Driver, path: FilePath, key: StorageKey, pool: BufferPool
+    ) -> weighing.Coding:
+        """Choose the coding, by measuring where the state is large enough for it to matter."""
+        codec, n_workers = self.options.codec, min(self.options.n_workers, os.cpu_count() or 1)
+        if not weighing.pays(codec, self.plan):
+            return weighing.as_asked(codec)
+        with self.watch.time("weigh"), pool.acquire() as buffer:
+            storage = STORAGE.recall(key)
+            if storage is None:
+                try:
+                    file = path.with_suffix(".probe")
+                    memory, meter = buffer.memory, WriteMeter()
+                    storage = probe(driver, file, memory, meter, n_threads=n_workers)
+                except OSError as err:  # if it is in the way of the save, that will say so
+                    return weighing.as_asked(codec, f"the storage cannot be measured: {err}")
+            record = np.empty((1, stripes.RECORD_BYTES), np.uint8)
+            out = buffer.memory[_UNLIKE_PAGES:]
+            coding = weighing.weigh(
+                self.plan,
+                storage=storage,
+                n_workers=n_workers,
+                encode=lambda run, coding: self._encode(run, out, record, coding),
+            )
+        logger.info("coding %s, zstd %d: %s", coding.codec, coding.zstd_level, coding.reason)
+        return coding
+
     def encode(self, run: Run, out: np.ndarray, records: np.ndarray) -> int:
         """Code a run into `out` with one native call; return the bytes it took."""
+        return self._encode(run, out, records, self.coding)
+
+    def _encode(
+        self, run: Run, out: np.ndarray, records: np.ndarray, coding: weighing.Coding
+    ) -> int:
         return _native.encode_run(
             self._buffers[run.first_buffer : run.end_buffer],
             run.segments,
             run.chunks,
             out,
             records,
-            codec=self.options.codec,
+            codec=coding.codec,
+            zstd_level=coding.zstd_level,
             align_bytes=stripes.PAGE_BYTES,
         )
 
@@ -282,6 +329,7 @@ class _StripeWriter:
         self._placed = 0  # runs that have their place
         self._offset = 0  # where the next run goes
         self._error: BaseException | None = None
+        self.meter = WriteMeter()
 
     def write(self) -> None:
         """Write header, layout, frames, index and footer; not synced."""
@@ -313,7 +361,8 @@ class _StripeWriter:
         block = aligned_empty(stripes.align(len(data), stripes.PAGE_BYTES))
         block[: len(data)] = np.frombuffer(data, np.uint8)
         block[len(data) :] = 0
-        self.file.write(offset, block)
+        with self.meter.measure():
+            self.file.write(offset, block)
 
     def _work(self) -> None:
         try:
@@ -341,7 +390,7 @@ class _StripeWriter:
             if offset is None:
                 return False
             records["offset"] += np.uint64(offset)
-            with self.save.watch.time("write"):
+            with self.save.watch.time("write"), self.meter.measure():
                 self.file.write(offset, buffer.memory[:n_bytes])
         return True
 

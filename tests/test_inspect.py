@@ -22,7 +22,7 @@ WEIGHTS = (RNG.standard_normal((700, 300)) * 0.02).astype(ml_dtypes.bfloat16)
 TREE = {
     "params": {"w": WEIGHTS, "bias": WEIGHTS[0].copy(), "scale": WEIGHTS[1].copy()},
     "moments": RNG.standard_normal((64, 1000)).astype(np.float32) ** 2,
-    "ids": RNG.integers(0, 9, 50_000).astype(np.int32),
+    "ids": RNG.integers(0, 1 << 31, 50_000).astype(np.int32),
     "mask": np.zeros(90_000, np.bool_),
     "key": np.arange(3, dtype=np.uint32),
     "nothing": None,

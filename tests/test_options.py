@@ -54,6 +54,12 @@ def test_the_environment_turns_derived_shards_on_and_off(text, derive):
         Options.from_environment({"ORBAX_GDS_DERIVE": "perhaps"})
 
 
+@pytest.mark.parametrize("codec", ["auto", "fast", "max", "off"])
+def test_every_codec_is_an_option_and_an_environment_variable(codec):
+    assert Options(codec=codec) == Options.from_environment({"ORBAX_GDS_CODEC": codec})
+    assert Options(codec=codec).as_json()["codec"] == codec
+
+
 @pytest.mark.parametrize("text", ["many", "1.5", "0"])
 def test_a_bad_environment_is_refused_by_name(text):
     with pytest.raises(Unsupported, match="workers"):

@@ -1,0 +1,183 @@
+"""How fast storage takes bytes: remembered from earlier saves, or probed before the first.
+
+What a write costs is parted: the time for which the device made a thread wait is the storage's,
+the processor time is not. Only so a save can tell a slow disk from a busy machine, and memory that
+is called a disk from one.
+"""
+
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path as FilePath
+
+import numpy as np
+
+from orbax_gds.drivers import Driver
+from orbax_gds.threads import run_threads
+
+PROBE_PIECE_BYTES = 8 << 20  # chosen: what a save writes at once
+PROBE_PIECES = 2
+_LEAST_BYTES = 16 << 20  # chosen: less is dominated by the sync
+_LEAST_SECS = 1e-9
+
+StorageKey = tuple[int, str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Storage:
+    """What writing costs, syncs included.
+
+    Attributes:
+        bytes_per_sec: that the device takes; far above any codec where it is memory.
+        cpu_secs_per_byte: processor time of the thread that writes.
+    """
+
+    bytes_per_sec: float
+    cpu_secs_per_byte: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ThreadTimes:
+    """What a thread had so far, in seconds: a processor, and a place in the queue for one."""
+
+    cpu: float
+    queued: float
+
+
+def thread_times() -> ThreadTimes:
+    """Return the times of the calling thread; where the kernel does not count, it never queued."""
+    cpu = time.thread_time()
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:
+            return ThreadTimes(cpu=cpu, queued=int(file.read().split()[1]) / 1e9)
+    except (OSError, ValueError, IndexError):
+        return ThreadTimes(cpu=cpu, queued=0.0)
+
+
+class WriteMeter:
+    """Measures what the writes and syncs of a file cost, whatever threads they run in.
+
+    Args:
+        clock: seconds.
+        times: of the calling thread.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        times: Callable[[], ThreadTimes] = thread_times,
+    ) -> None:
+        self._clock, self._times = clock, times
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._began = 0.0
+        self._busy_secs = 0.0  # at least one thread was inside
+        self._thread_secs = 0.0  # summed over threads, as are the next
+        self._cpu_secs = 0.0
+        self._queued_secs = 0.0
+
+    @contextlib.contextmanager
+    def measure(self) -> Iterator[None]:
+        """Count what the block costs; threads may be in such blocks at once."""
+        before = self._times()
+        with self._lock:
+            began = self._clock()
+            if self._n_inside == 0:
+                self._began = began
+            self._n_inside += 1
+        try:
+            yield
+        finally:
+            after = self._times()
+            with self._lock:
+                now = self._clock()
+                self._n_inside -= 1
+                if self._n_inside == 0:
+                    self._busy_secs += now - self._began
+                self._thread_secs += now - began
+                self._cpu_secs += after.cpu - before.cpu
+                self._queued_secs += after.queued - before.queued
+
+    def storage(self, n_bytes: int) -> Storage:
+        """Return what so many bytes, all that was written, say of the storage."""
+        waited = max(0.0, self._thread_secs - self._cpu_secs - self._queued_secs)
+        device_secs = self._busy_secs * waited / max(self._thread_secs, _LEAST_SECS)
+        return Storage(
+            bytes_per_sec=n_bytes / max(device_secs, _LEAST_SECS),
+            cpu_secs_per_byte=max(self._cpu_secs, 0.0) / n_bytes,
+        )
+
+
+class KnownStorage:
+    """What was last measured, by device and driver; for any number of threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[StorageKey, Storage] = {}
+        self._lock = threading.Lock()
+
+    def remember(self, key: StorageKey, meter: WriteMeter, n_bytes: int) -> None:
+        """Note what a file of so many bytes cost; a few bytes say nothing."""
+        if n_bytes >= _LEAST_BYTES:
+            with self._lock:
+                self._known[key] = meter.storage(n_bytes)
+
+    def recall(self, key: StorageKey) -> Storage | None:
+        """Return what is known; None if nothing was written there yet."""
+        with self._lock:
+            return self._known.get(key)
+
+
+STORAGE = KnownStorage()
+"""What this process knows of its storage."""
+
+
+def storage_key(directory: str | os.PathLike[str], driver: Driver) -> StorageKey:
+    """Return what tells one storage from another: the device, and the way to it."""
+    return os.stat(directory).st_dev, driver.name
+
+
+def probe(
+    driver: Driver, path: FilePath, memory: np.ndarray, meter: WriteMeter, *, n_threads: int
+) -> Storage:
+    """Write and sync a temporary file, remove it, and return what it cost.
+
+    Args:
+        driver: that the save will use.
+        path: of the temporary file, in the directory of the save.
+        memory: uint8[n], 4096-aligned, n ≥ PROBE_PIECE_BYTES; it is filled with noise, as some
+            storage takes anything else faster.
+        meter: that measures nothing else.
+        n_threads: that write at once.
+
+    Raises:
+        OSError: the system refused; the file is gone if the system lets it.
+    """
+    piece = memory[:PROBE_PIECE_BYTES]
+    noise = np.random.default_rng(0).integers(0, 1 << 63, len(piece) // 8, np.int64)
+    piece[:] = noise.view(np.uint8)
+    n_bytes = PROBE_PIECES * PROBE_PIECE_BYTES
+    offsets = list(range(0, n_bytes, PROBE_PIECE_BYTES))
+    errors: list[BaseException] = []
+    try:
+        with driver.open(path, "w") as file:
+
+            def work() -> None:
+                try:
+                    while offsets and not errors:
+                        offset = offsets.pop()
+                        with meter.measure():
+                            file.write(offset, piece)
+                except BaseException as error:  # carried to the caller
+                    errors.append(error)
+
+            run_threads(min(n_threads, PROBE_PIECES), work, errors.append)
+            if errors:
+                raise errors[0]
+            with meter.measure():
+                file.sync(n_bytes)
+        return meter.storage(n_bytes)
+    finally:
+        path.unlink(missing_ok=True)
