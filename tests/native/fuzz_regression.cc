@@ -14,8 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace {
 
-constexpr uint32_t kMutationsEach = 250;
-constexpr uint32_t kMutationsOfLong = 80;  // they take longer
+constexpr uint32_t kMutationsEach = 150;
+constexpr uint32_t kMutationsOfLong = 50;  // they take longer
 constexpr size_t kLongBytes = 30000;
 
 void run(const Bytes& input) {
