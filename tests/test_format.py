@@ -317,6 +317,16 @@ def test_golden_refusals_are_refused_for_ever(name: str) -> None:
         assert decode_on_every_isa(frame, n_words, word_dtype) is None
 
 
+def test_golden_items_hold_every_coding_and_a_derived_leaf() -> None:
+    codecs, rules = set(), set()
+    for path in (GOLDEN / "items").glob("*/*.ogds"):
+        _, shards, frames = reference.scan_stripe(path)
+        codecs |= {header.codec for header, _ in frames}
+        rules |= {shard.rule for shard in shards}
+    assert codecs == set(reference_frame.CODECS)
+    assert reference_stripe.RULES.keys() & rules
+
+
 ITEMS = sorted((GOLDEN / "items").glob("*.json"))
 
 
