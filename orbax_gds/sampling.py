@@ -22,8 +22,8 @@ __all__ = ["PLANES", "Pieces", "SampledFrames", "pieces_of", "plane_bits", "samp
 
 PLANES = ("sign", "exponent", "mantissa", "low", "whole", "side")
 """Where the bits of a frame go. `mantissa` is what the first field of the rest (FORMAT §7.2) holds
-of it, `low` the other fields; `whole` are words that are not split: raw, zstd, and ans of up to 8
-bits. Where ans codes exponents together with four bits of the mantissa, four bits a word are
+of it, `low` the other fields; `whole` are words that are not split: raw and zstd.
+Where ans codes exponents together with four bits of the mantissa, four bits a word are
 `mantissa` and what it takes beyond is `exponent`.
 `side` is what describes them: headers, counts, tables, block maps, constants and zeros at the end.
 """
@@ -130,9 +130,6 @@ def _coded_words(info: Mapping[str, Any]) -> int:
 def _ans_bits(n_bits: int, info: Mapping[str, Any]) -> np.ndarray:
     """Share the stream of ans among the planes."""
     bits = np.zeros(len(PLANES))
-    if dtype_by_id(info["dtype"]).bits <= 8:
-        bits[_WHOLE] = n_bits
-        return bits
     bits[_MANTISSA] = min(n_bits, _JOINED_BITS * _coded_words(info))
     bits[_EXPONENT] = n_bits - bits[_MANTISSA]
     return bits

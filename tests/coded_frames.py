@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Ans, Ladder, Model, Prediction
-from orbax_gds.codecs.reference_ans import _parts, _split_of
+from orbax_gds.codecs.reference_ans import _parts
 from orbax_gds.dtypes import SPLITS, Dtype, words_of
 from orbax_gds.testing import chunks, dtypes
 
@@ -53,18 +53,16 @@ def models(draw: st.DrawFn, exponent_bits: int, n_words: int, *, signs: bool) ->
 @st.composite
 def ans_headers(draw: st.DrawFn, dtype: Dtype, words: np.ndarray, *, signs: bool) -> Ans:
     """Draw a header of the ans coding whose table has every byte of the words, and others."""
-    split = _split_of(dtype)
+    split = SPLITS[str(dtype.split)]
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    ans = Ans(counts=())
-    if split is not None:
-        ans = Ans(
-            counts=(),
-            emax=int(rng.integers(1 << split.exponent_bits)),
-            prediction=draw(predictions(words.size)),
-            no_signs=not signs and draw(st.booleans()),
-        )
+    ans = Ans(
+        counts=(),
+        emax=int(rng.integers(1 << split.exponent_bits)),
+        prediction=draw(predictions(words.size)),
+        no_signs=not signs and draw(st.booleans()),
+    )
     octets, _, _ = _parts(words, np.arange(words.size), split, ans)
-    occurs = np.zeros(256 if split else 1 << dtype.bits, bool)
+    occurs = np.zeros(256, bool)
     occurs[octets] = True
     occurs |= rng.random(occurs.size) < draw(st.sampled_from((0.0, 0.2, 1.0)))
     counts = np.zeros(256, np.int64)

@@ -55,10 +55,9 @@ def test_every_kernel_writes_the_same_bytes_and_reads_them(
 
 @pytest.mark.parametrize("dtype", SUPPORTED, ids=lambda dtype: dtype.name)
 def test_every_word_of_a_byte_comes_back_however_often_it_occurs(dtype: Dtype) -> None:
-    n_values = 1 << min(dtype.bits, 8)
-    often = np.repeat(np.arange(n_values), np.arange(n_values) % 11 * 7 + 1)
-    shift = dtype.word_dtype.type(max(dtype.bits - 8, 0))
-    for values in (np.arange(n_values), often, np.arange(n_values)[-1:]):
+    often = np.repeat(np.arange(256), np.arange(256) % 11 * 7 + 1)
+    shift = dtype.word_dtype.type(dtype.bits - 8)
+    for values in (np.arange(256), often, np.arange(256)[-1:]):
         words = values.astype(dtype.word_dtype) << shift
         frame = encode_on_every_isa(words, dtype, codec="ans")
         np.testing.assert_array_equal(decode_on_every_isa(frame, words.size, words.dtype), words)
@@ -82,15 +81,6 @@ def test_max_takes_ans_for_weights() -> None:
         info = _native.frame_info(frame)
         assert info["codec"] == ANS_CODEC.id
         assert coded.nbytes / len(frame) > ratio
-
-
-def test_max_takes_what_ans_cannot_match() -> None:
-    rows = np.tile(np.arange(250, dtype=np.uint8), 400)
-    frame = _native.encode_frame(rows, dtype_by_name("uint8").id, codec="max", zstd_level=3)
-    assert _native.frame_info(frame)["codec"] == codec_by_name("zstd").id
-    noise = np.random.default_rng(1).integers(0, 256, 50_000).astype(np.uint8)
-    frame = _native.encode_frame(noise, dtype_by_name("uint8").id, codec="max")
-    assert _native.frame_info(frame)["codec"] == codec_by_name("raw").id
 
 
 @settings(max_examples=30)

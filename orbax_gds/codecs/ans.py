@@ -13,14 +13,14 @@ _SPLITS = ("bf16", "fp16", "fp32")
 
 @dataclass(frozen=True)
 class Ans:
-    """Codes bytes, and exponents with the upper bits of the mantissa, near their entropy."""
+    """Codes exponents with the upper bits of the mantissa near their entropy."""
 
     id: int = 3
     name: str = "ans"
 
     def supports(self, dtype: Dtype) -> bool:
         """Return whether FORMAT §7.7 codes words of this dtype."""
-        return dtype.bits <= 8 or dtype.split in _SPLITS
+        return dtype.split in _SPLITS
 
     def encode(self, words: np.ndarray, dtype: Dtype) -> bytes:
         """Code one byte of each word, and what is left of it as it is.

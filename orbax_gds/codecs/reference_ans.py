@@ -47,7 +47,7 @@ class Ans:
 
     Attributes:
         counts: f(y) for the bytes y from 0 to 255; they sum up to 4096.
-        emax: As in §7.6; 0 for a dtype of up to 8 bits.
+        emax: As in §7.6.
         prediction: What rows and columns add to emax, or None.
         no_signs: Every sign is 0 and not written.
     """
@@ -69,15 +69,13 @@ class Ans:
     def parse(cls, payload: Cursor, n_words: int, dtype: Dtype) -> "Ans":
         """Read and check the header."""
         flags, emax, columns = ANS.unpack(payload.take(ANS.size, "the ans header"))
-        split = _split_of(dtype)
-        known = PREDICTION_FLAG | NO_SIGNS_FLAG if split else 0
-        if flags & ~known or emax >= (1 << split.exponent_bits if split else 1):
+        split = SPLITS[str(dtype.split)]
+        if flags & ~(PREDICTION_FLAG | NO_SIGNS_FLAG) or emax >= 1 << split.exponent_bits:
             raise Corrupt(f"{payload.where}: ans: flags {flags:#x}, emax {emax}.")
         present = bool(flags & PREDICTION_FLAG)
         prediction = Prediction.parse(payload, columns, n_words, present=present)
-        counts = parse_counts(payload, 256 if split else 1 << dtype.bits)
         return cls(
-            counts=tuple(counts.tolist()),
+            counts=tuple(parse_counts(payload).tolist()),
             emax=emax,
             prediction=prediction,
             no_signs=bool(flags & NO_SIGNS_FLAG),
@@ -88,9 +86,7 @@ class Ans:
         cls, words: np.ndarray, dtype: Dtype, places: np.ndarray, n_words: int, columns: int
     ) -> "Ans":
         """Choose a header for these words, with a prediction if `columns` is not 0."""
-        split = _split_of(dtype)
-        if split is None:
-            return cls(counts=tuple(fit_counts(words).tolist()))
+        split = SPLITS[str(dtype.split)]
         exponents, rests = split_words(words, split)
         prediction = None
         if columns:
@@ -106,21 +102,14 @@ class Ans:
         return replace(fitted, counts=tuple(fit_counts(octets).tolist()))
 
 
-def _split_of(dtype: Dtype) -> Split | None:
-    """Return the split of a dtype of more than 8 bits."""
-    return SPLITS[str(dtype.split)] if dtype.bits > 8 else None
-
-
 def _rest_bits(split: Split, ans: Ans) -> int:
     return split.rest_bits - _MANTISSA_BITS - ans.no_signs
 
 
 def _parts(
-    words: np.ndarray, places: np.ndarray, split: Split | None, ans: Ans
+    words: np.ndarray, places: np.ndarray, split: Split, ans: Ans
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the coded byte of each word, the escaped exponents, and the rests."""
-    if split is None:
-        return words.astype(np.int64), words[:0], np.zeros(words.size, np.uint64)
     exponents, rests = split_words(words, split)
     expected = predicted(ans.prediction, ans.emax, places, split.exponent_bits)
     symbols = symbols_of(exponents, expected, split.exponent_bits)
@@ -154,15 +143,13 @@ def encode_ans(
     if not words.size:
         return b""
     ans = ans or Ans.fitting(words, dtype, places, n_words, columns)
-    table, split = Table.of(np.array(ans.counts)), _split_of(dtype)
+    table, split = Table.of(np.array(ans.counts)), SPLITS[str(dtype.split)]
     sub_blocks = []
     for at in range(0, words.size, SUB_BLOCK_WORDS):
         sub_block = slice(at, at + SUB_BLOCK_WORDS)
         octets, escapes, rests = _parts(words[sub_block], places[sub_block], split, ans)
-        trimmed, fields = 0, b""
-        if split is not None:
-            trimmed = trailing_zeros(rests, split.mantissa_bits - _MANTISSA_BITS)
-            fields = encode_fields(rests >> np.uint64(trimmed), _rest_bits(split, ans) - trimmed)
+        trimmed = trailing_zeros(rests, split.mantissa_bits - _MANTISSA_BITS)
+        fields = encode_fields(rests >> np.uint64(trimmed), _rest_bits(split, ans) - trimmed)
         stream = encode_stream(octets, table)
         head = SUB_BLOCK.pack(trimmed, 0, escapes.size, len(stream))
         sub_blocks.append(head + fields + stream + escapes.tobytes())
@@ -174,15 +161,11 @@ def decode_ans(payload: Cursor, dtype: Dtype, places: np.ndarray, n_words: int) 
     parts = [np.zeros(0, dtype.word_dtype)]
     if places.size:
         ans = Ans.parse(payload, n_words, dtype)
-        table, split = Table.of(np.array(ans.counts)), _split_of(dtype)
+        table, split = Table.of(np.array(ans.counts)), SPLITS[str(dtype.split)]
         for at in range(0, places.size, SUB_BLOCK_WORDS):
             sub_places = places[at : at + SUB_BLOCK_WORDS]
-            if split is None:
-                octets = _decode_octets(payload, sub_places.size, table)
-                parts.append(octets.astype(dtype.word_dtype))
-            else:
-                exponents, rests = _decode_sub_block(payload, sub_places, split, ans, table)
-                parts.append(join_words(exponents, rests, split, dtype.word_dtype))
+            exponents, rests = _decode_sub_block(payload, sub_places, split, ans, table)
+            parts.append(join_words(exponents, rests, split, dtype.word_dtype))
     return np.concatenate(parts)
 
 
@@ -192,14 +175,6 @@ def _take_head(payload: Cursor, limit: int) -> tuple[int, int, int]:
     if zero or trimmed > limit:
         raise Corrupt(f"{payload.where}: {trimmed} trimmed bits, reserved byte {zero}.")
     return trimmed, n_escapes, stream_bytes
-
-
-def _decode_octets(payload: Cursor, m: int, table: Table) -> np.ndarray:
-    _, n_escapes, stream_bytes = _take_head(payload, 0)
-    if n_escapes:
-        raise Corrupt(f"{payload.where}: ans: {n_escapes} escapes of words without exponents.")
-    stream = payload.take(stream_bytes, "the ans stream")
-    return decode_stream(stream, m, table, payload.where)
 
 
 def _decode_sub_block(

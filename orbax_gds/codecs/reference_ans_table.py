@@ -47,13 +47,13 @@ def pack_counts(counts: np.ndarray) -> bytes:
     return bitmap + counts[counts > 0].astype("<u2").tobytes()
 
 
-def parse_counts(payload: Cursor, n_values: int) -> np.ndarray:
-    """Take bitmap and counts; no byte from `n_values` on may occur."""
+def parse_counts(payload: Cursor) -> np.ndarray:
+    """Take bitmap and counts."""
     bitmap = payload.array("u1", 32, "the bitmap of the bytes that occur")
     occurs = np.unpackbits(bitmap, bitorder="little").astype(bool)
     counts = np.zeros(256, np.int64)
     counts[occurs] = payload.array("<u2", int(occurs.sum()), "the counts")
-    if counts.sum() != N_STATES or (counts[occurs] == 0).any() or counts[n_values:].any():
+    if counts.sum() != N_STATES or (counts[occurs] == 0).any():
         raise Corrupt(
             f"{payload.where}: ans: counts with sum {counts.sum()}, {occurs.sum()} bytes occur."
         )

@@ -37,7 +37,7 @@ def supports(codec: str, dtype: Dtype) -> bool:
         return dtype.split is not None
     if codec == "modelled":
         return dtype.split in MODELLED_SPLITS
-    return codec != "ans" or dtype.bits <= 8 or dtype.split in ANS_SPLITS
+    return codec != "ans" or dtype.split in ANS_SPLITS
 
 
 @dataclass(frozen=True, kw_only=True)

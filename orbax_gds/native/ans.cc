@@ -15,12 +15,12 @@ constexpr uint16_t kFlagNoSigns = 2;
 constexpr uint32_t kWindow = 14;
 
 uint32_t rest_bits_of(const Dtype& dtype, bool no_signs) noexcept {
-    return is_ans_split(dtype.split) ? ans_rest_bits(dtype.split) - (no_signs ? 1 : 0) : 0;
+    return ans_rest_bits(dtype.split) - (no_signs ? 1 : 0);
 }
 
 // Low bits of the rest that a sub-block may leave out.
 uint32_t max_trimmed_bits_of(const Dtype& dtype) noexcept {
-    return is_ans_split(dtype.split) ? ans_rest_bits(dtype.split) - 1 : 0;
+    return ans_rest_bits(dtype.split) - 1;
 }
 
 // The coded bytes of a sub-block, and what is written as it is.
@@ -42,22 +42,11 @@ public:
     Parts next(uint32_t m) noexcept {
         const uint8_t* words =
             gather(chunk_.words, runs_, m, dtype_.container_bytes, workspace_.words);
-        if (is_ans_split(dtype_.split)) {
-            Parts parts = {workspace_.ans.y};
-            parts.n_escapes = split_ans(words, m, dtype_.split, predictor_.next(m),
-                                        workspace_.ans.y, workspace_.ans.rests,
-                                        workspace_.escapes);
-            parts.any_rest = all_rests(workspace_.ans.rests, m, dtype_.split);
-            return parts;
-        }
-        if (dtype_.bits == 8) {
-            return {words};
-        }
-        const auto mask = static_cast<uint8_t>(word_mask(dtype_));
-        for (uint32_t i = 0; i < m; ++i) {
-            workspace_.ans.y[i] = words[i] & mask;
-        }
-        return {workspace_.ans.y};
+        Parts parts = {workspace_.ans.y};
+        parts.n_escapes = split_ans(words, m, dtype_.split, predictor_.next(m), workspace_.ans.y,
+                                    workspace_.ans.rests, workspace_.escapes);
+        parts.any_rest = all_rests(workspace_.ans.rests, m, dtype_.split);
+        return parts;
     }
 
 private:
@@ -93,8 +82,7 @@ void survey(const ChunkWords& chunk, const Dtype& dtype, Workspace& workspace,
         return Status::kOk;
     });
     fit_counts(occurrences, header.counts);
-    header.no_signs =
-        is_ans_split(dtype.split) && any_rest >> (ans_rest_bits(dtype.split) - 1) == 0;
+    header.no_signs = any_rest >> (ans_rest_bits(dtype.split) - 1) == 0;
 }
 
 // The offsets of the prediction are afterwards those that were written.
@@ -113,11 +101,8 @@ bool write_header(AnsHeader& header, uint32_t n_words, PayloadWriter& out) noexc
 
 Status encode_sub_block(const Parts& parts, uint32_t m, const Dtype& dtype, bool no_signs,
                         PayloadWriter& out, Workspace& workspace) noexcept {
-    uint32_t z = 0;
-    if (is_ans_split(dtype.split)) {
-        const uint32_t most = max_trimmed_bits_of(dtype);
-        z = static_cast<uint32_t>(__builtin_ctz(parts.any_rest | 1u << most));
-    }
+    const uint32_t most = max_trimmed_bits_of(dtype);
+    const auto z = static_cast<uint32_t>(__builtin_ctz(parts.any_rest | 1u << most));
     const uint32_t field_bits = rest_bits_of(dtype, no_signs) - z;
     uint8_t* stream_end = workspace.ans.stream + sizeof workspace.ans.stream;
     const size_t stream_bytes =
@@ -153,13 +138,9 @@ Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype, const
         return Status::kPayloadShort;
     }
     in.checksum();
-    const bool is_split = is_ans_split(dtype.split);
-    uint8_t* y = is_split ? workspace.ans.y : words;
+    uint8_t* y = workspace.ans.y;
     if (!kernels().ans->decode_stream(stream, head.stream_bytes, workspace.ans.decode, m, y)) {
         return Status::kAnsStream;
-    }
-    if (!is_split) {
-        return Status::kOk;
     }
     if (!escapes_fit(dtype.split, escapes, head.n_escapes)) {
         return Status::kAnsExponent;
@@ -196,13 +177,12 @@ Status read_ans_header(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
     if (bytes == nullptr) {
         return Status::kPayloadShort;
     }
-    const bool is_split = is_ans_split(dtype.split);
     const uint32_t flags = load_u16le(bytes);
     const uint32_t emax = load_u16le(bytes + 2);
     const uint32_t columns = load_u32le(bytes + 4);
-    const uint32_t known = is_split ? kFlagPrediction | kFlagNoSigns : 0;
+    constexpr uint32_t kKnown = kFlagPrediction | kFlagNoSigns;
     const bool has_prediction = (flags & kFlagPrediction) != 0;
-    if ((flags & ~known) != 0 || emax > (is_split ? max_exponent(dtype.split) : 0) ||
+    if ((flags & ~kKnown) != 0 || emax > max_exponent(dtype.split) ||
         has_prediction != (columns != 0) || columns > n_words) {
         return Status::kAnsHeader;
     }
@@ -211,7 +191,7 @@ Status read_ans_header(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
     if (!read_offsets(in, n_words, columns, header.model.prediction)) {
         return Status::kPayloadShort;
     }
-    return read_counts(in, is_split ? kAnsBytes : 1u << dtype.bits, header.counts);
+    return read_counts(in, header.counts);
 }
 
 Status read_ans_head(PayloadReader& in, uint32_t m, const Dtype& dtype, const AnsHeader& header,
@@ -226,7 +206,7 @@ Status read_ans_head(PayloadReader& in, uint32_t m, const Dtype& dtype, const An
     if (head.trimmed_bits > max_trimmed_bits_of(dtype) || bytes[1] != 0) {
         return Status::kAnsTrim;
     }
-    if (head.n_escapes > (is_ans_split(dtype.split) ? m : 0)) {
+    if (head.n_escapes > m) {
         return Status::kAnsEscapes;
     }
     head.field_bits = rest_bits_of(dtype, header.no_signs) - head.trimmed_bits;
@@ -240,9 +220,7 @@ Status encode_ans(const ChunkWords& chunk, const Dtype& dtype, const AnsModel& m
         return Status::kOk;
     }
     AnsHeader header;
-    if (is_ans_split(dtype.split)) {
-        header.model = model;
-    }
+    header.model = model;
     survey(chunk, dtype, workspace, header);
     if (!write_header(header, chunk.n_words, out)) {
         return Status::kNoSpace;
@@ -272,9 +250,8 @@ Status decode_ans(PayloadReader& in, NormalRuns runs, uint32_t n_words, uint32_t
     Places places(words, runs, dtype.container_bytes);
     return each_sub_block(n_normal_words, [&](uint32_t m) {
         uint8_t* to = places.begin(m, workspace.words);
-        const uint8_t* predicted = is_ans_split(dtype.split) ? predictor.next(m) : nullptr;
         const Status status =
-            decode_sub_block(in, m, dtype, header, predicted, to, workspace);
+            decode_sub_block(in, m, dtype, header, predictor.next(m), to, workspace);
         if (status == Status::kOk) {
             places.end();
         }

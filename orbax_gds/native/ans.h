@@ -17,10 +17,10 @@ inline constexpr size_t kMaxAnsCountsBytes = kAnsBitmapBytes + 2 * kAnsBytes;
 
 // Whether words of a dtype can be coded.
 constexpr bool is_ans(const Dtype& dtype) noexcept {
-    return dtype.bits <= 8 || is_ans_split(dtype.split);
+    return is_ans_split(dtype.split);
 }
 
-// What exponents are predicted to be; of no meaning for a dtype of up to 8 bits.
+// What exponents are predicted to be.
 struct AnsModel {
     uint8_t emax = 0;
     Prediction prediction;

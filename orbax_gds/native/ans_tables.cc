@@ -88,7 +88,7 @@ bool write_counts(const AnsCounts& counts, PayloadWriter& out) noexcept {
     return true;
 }
 
-Status read_counts(PayloadReader& in, uint32_t n_values, AnsCounts& counts) noexcept {
+Status read_counts(PayloadReader& in, AnsCounts& counts) noexcept {
     const uint8_t* bitmap = in.take(kAnsBitmapBytes);
     if (bitmap == nullptr) {
         return Status::kPayloadShort;
@@ -105,7 +105,7 @@ Status read_counts(PayloadReader& in, uint32_t n_values, AnsCounts& counts) noex
         }
         counts.of[y] = load_u16le(count);
         sum += counts.of[y];
-        if (counts.of[y] == 0 || y >= n_values) {
+        if (counts.of[y] == 0) {
             return Status::kAnsCounts;
         }
     }

@@ -24,8 +24,8 @@ constexpr size_t kAnsBitmapBytes = kAnsBytes / 8;
 // Bitmap and counts as the header has them. False if there is no room.
 bool write_counts(const AnsCounts& counts, PayloadWriter& out) noexcept;
 
-// Inverse; no byte from n_values on may occur.
-Status read_counts(PayloadReader& in, uint32_t n_values, AnsCounts& counts) noexcept;
+// Inverse.
+Status read_counts(PayloadReader& in, AnsCounts& counts) noexcept;
 
 void build_table(const AnsCounts& counts, AnsEncodeTable& table) noexcept;
 void build_table(const AnsCounts& counts, AnsDecodeTable& table) noexcept;

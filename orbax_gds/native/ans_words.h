@@ -11,7 +11,7 @@ namespace ogds {
 
 inline constexpr uint32_t kAnsMantissaBits = 4;  // upper bits of the mantissa that are in y
 
-// The splits whose words are cut up; y of a dtype of up to 8 bits is the word.
+// The splits whose words are cut up.
 constexpr bool is_ans_split(Split split) noexcept {
     return split == Split::kBf16 || split == Split::kFp16 || split == Split::kFp32;
 }

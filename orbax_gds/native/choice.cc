@@ -145,24 +145,19 @@ size_t expected_bytes(const ChunkWords& chunk, const Dtype& dtype, int64_t bits,
 // Codes words by ans. Leaves in `expected` what kAuto's codecs are expected to take.
 Status encode_by_ans(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter& out,
                      Workspace& workspace, size_t& expected) noexcept {
-    AnsModel model;
-    expected = 0;
-    if (dtype.split != Split::kNone) {
-        ExponentCounts counts;
-        LadderTables tables;
-        sample_exponents(chunk.words, chunk.map, chunk.n_words, dtype, counts);
-        auto bits = static_cast<int64_t>(choose_tables(counts, tables));
-        ModelledPlan plan;
-        model.emax = choose_ans_emax(counts);
-        if (is_modelled(dtype.split) &&
-            plan_modelled(chunk, dtype, counts, false, offsets_in(out, chunk), plan)) {
-            bits = std::min(bits, plan.bits);
-            if (plan.tables.prediction.columns != 0) {
-                model = {static_cast<uint8_t>(plan.tables.ladder.emax), plan.tables.prediction};
-            }
+    ExponentCounts counts;
+    LadderTables tables;
+    sample_exponents(chunk.words, chunk.map, chunk.n_words, dtype, counts);
+    auto bits = static_cast<int64_t>(choose_tables(counts, tables));
+    ModelledPlan plan;
+    AnsModel model = {choose_ans_emax(counts), {}};
+    if (plan_modelled(chunk, dtype, counts, false, offsets_in(out, chunk), plan)) {
+        bits = std::min(bits, plan.bits);
+        if (plan.tables.prediction.columns != 0) {
+            model = {static_cast<uint8_t>(plan.tables.ladder.emax), plan.tables.prediction};
         }
-        expected = expected_bytes(chunk, dtype, bits, counts.total);
     }
+    expected = expected_bytes(chunk, dtype, bits, counts.total);
     return encode_ans(chunk, dtype, model, out, workspace);
 }
 
@@ -223,10 +218,6 @@ Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOpt
     }
     if (options.codec == CodecChoice::kRaw || options.codec == CodecChoice::kFast) {
         return encode_raw(chunk.words, runs, dtype, out, n_normal);
-    }
-    if (options.codec == CodecChoice::kAns && !is_ans_split(dtype.split)) {
-        codec = Codec::kAns;
-        return encode_ans(chunk, dtype, {}, out, workspace);
     }
     ExponentCounts counts;
     sample_exponents(chunk.words, chunk.map, chunk.n_words, dtype, counts);

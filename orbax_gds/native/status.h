@@ -88,7 +88,7 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kZstdSize: return "zstd: content is not as long as the words";
         case Status::kZstdDemand: return "zstd: needs a dictionary or a window above 128 MiB";
         case Status::kZstdBits: return "zstd: unused bits of a word are not zero";
-        case Status::kAnsDtype: return "ans: dtype is neither of up to 8 bits nor bf16, fp16, fp32";
+        case Status::kAnsDtype: return "ans: dtype is not bf16, fp16 or fp32";
         case Status::kAnsHeader: return "ans: header is not possible";
         case Status::kAnsCounts: return "ans: counts are not possible or do not sum up to 4096";
         case Status::kAnsTrim: return "ans: trimmed bits are not possible";

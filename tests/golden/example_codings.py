@@ -25,8 +25,13 @@ MODEL = Model(
     prediction=Prediction(columns=4, row_offsets=(0, 255, 1), column_offsets=(0, 255, 0, 0)),
     sign_slot=True,
 )
-PAIRS = np.array([0, 1, 0, 3, 0, 0, 1, 0, 3, 0, 0, 1, 0, 0, 3, 1, 0, 1, 0, 0], np.uint8)
-ANS = Ans(counts=(2048, 1024, 0, 1024) + (0,) * 252)
+ONES = np.frombuffer(
+    bytes.fromhex("3f80 3fc0 3f80 3f00 3f80 3f80 3fc0 3f80 3f00 3f80")
+    + bytes.fromhex("3f80 3fc0 3f80 3f80 3f00 3fc0 3f80 3fc0 3f80 3f80"),
+    ">u2",
+).astype(np.uint16)
+_COUNTS = {0: 2048, 8: 1024, 16: 1024}
+ANS = Ans(counts=tuple(_COUNTS.get(y, 0) for y in range(256)), emax=127, no_signs=True)
 
 
 def section() -> str:
@@ -43,7 +48,7 @@ def modelled_frame() -> bytes:
 
 def ans_frame() -> bytes:
     """Return the frame of the second example."""
-    return reference.encode_frame(PAIRS, dtype_by_name("uint2"), codec="ans", chunk=10, ans=ANS)
+    return reference.encode_frame(ONES, dtype_by_name("bfloat16"), codec="ans", chunk=10, ans=ANS)
 
 
 def _table(head: str, rows: dict[str, object]) -> Iterator[str]:
@@ -117,7 +122,7 @@ def _ans_part() -> Iterator[str]:
     for _ in range(8):
         states.append(stream >> at & N_STATES - 1)
         at += 12
-    for i in range(PAIRS.size):
+    for i in range(ONES.size):
         state = states[i % 8]
         n_bits = int(table.n_bits[state])
         bits = stream >> at & (1 << n_bits) - 1
@@ -126,26 +131,28 @@ def _ans_part() -> Iterator[str]:
         steps.append((i % 8, state, table.bytes[state], n_bits, table.base[state], bits))
         steps[-1] = (*steps[-1], states[i % 8])
     names = ["lane", "state s", "y", "nb(s)", "base(s)", "the bits", "next state"]
-    yield "Chunk 10 is these 20 words of uint2, coded by ans with f(0) = 2048, f(1) = f(3) = 1024."
-    yield "The positions 0, 2563, 1030, 3593, … hold y = 0 until there are 2048 of them, then y = 1"
-    yield "follows, then y = 3. As these counts are powers of 2, all states of a byte take as many"
-    yield f"bits. {skipped} bits are skipped, eight states follow, then the bits of these words:"
+    yield "Chunk 10 is these 20 words of bfloat16, 1, 1.5 and 0.5, coded by ans with emax = 127, so"
+    yield "that their y are 0, 8 and 16, and f(0) = 2048, f(8) = f(16) = 1024. No signs and no"
+    yield "other bits of the mantissa are left. The positions 0, 2563, 1030, 3593, … hold y = 0"
+    yield "until there are 2048 of them, then y = 8 follows, then y = 16. As these counts are"
+    yield f"powers of 2, all states of a byte take as many bits. {skipped} bits are skipped, eight"
+    yield "states follow, then the bits of these words:"
     yield ""
     columns = dict(zip(names, zip(*steps, strict=True), strict=True))
-    yield from _table("words 0 to 19", {"word": PAIRS, **columns})
+    yield from _table("words 0 to 19", {"word": [f"{word:04x}" for word in ONES], **columns})
     yield ""
     yield "The frame, from its first byte:"
     yield ""
     yield from bytes_table(
         frame,
         [
-            *frame_header_fields(frame, "codec 3, ans", "dtype 13, uint2"),
-            (2, "flags: none"),
-            (2, "0"),
+            *frame_header_fields(frame, "codec 3, ans", "dtype 16, bfloat16"),
+            (2, "flags: no signs"),
+            (2, "emax 127"),
             (4, "no columns"),
-            (32, "bitmap of the bytes that occur: 0, 1 and 3"),
+            (32, "bitmap of the bytes that occur: 0, 8 and 16"),
             (6, "counts 2048, 1024, 1024"),
-            (1, "no trimmed bits"),
+            (1, "3 trimmed bits, which is all"),
             (1, "0"),
             (2, "no escapes"),
             (4, f"{stream_bytes} bytes of stream"),

@@ -13,6 +13,7 @@ from orbax_gds.dtypes import DTYPES, SPLITS, Dtype, dtype_by_name
 Frame = tuple[str, bytes, np.ndarray]  # name, frame, words
 
 BF16 = dtype_by_name("bfloat16")
+UINT8 = dtype_by_name("uint8")
 
 
 def frames() -> Iterator[Frame]:
@@ -119,19 +120,25 @@ def tilted(words: np.ndarray, dtype: Dtype, columns: int) -> np.ndarray:
     return words - rows.astype(dtype.word_dtype)
 
 
+def ans_words(y: np.ndarray) -> np.ndarray:
+    """Return bfloat16 words for which these are the coded bytes if emax is 127. FORMAT §7.7."""
+    symbols = y.astype(np.int64) >> 4
+    exponents = np.select([symbols == 14, symbols == 15], [0, 200], 127 - symbols)
+    return (exponents << 7 | (y & 15) << 3).astype(np.uint16)
+
+
 def ans_frames() -> Iterator[Frame]:
     """Yield frames with corners of the ans coding."""
-    uint8 = dtype_by_name("uint8")
     for n_words in range(1, 10):
-        words = noise(uint8, n_words, 14) % 3
-        yield f"ans {n_words} words", reference.encode_frame(words, uint8, codec="ans"), words
-    words = np.full(40, 200, np.uint8)
-    yield "ans one byte occurs", reference.encode_frame(words, uint8, codec="ans"), words
-    words = np.resize(noise(uint8, 64, 15) // 250, 32768 + 9)
-    yield "ans two sub-blocks", reference.encode_frame(words, uint8, codec="ans"), words
-    words = np.arange(256, dtype=np.uint8)
+        words = ans_words(noise(UINT8, n_words, 14) % 3)
+        yield f"ans {n_words} words", reference.encode_frame(words, BF16, codec="ans"), words
+    words = ans_words(np.full(40, 200, np.uint8))
+    yield "ans one byte occurs", reference.encode_frame(words, BF16, codec="ans"), words
+    words = ans_words(np.resize(noise(UINT8, 64, 15) // 250, 32768 + 9))
+    yield "ans two sub-blocks", reference.encode_frame(words, BF16, codec="ans"), words
+    words = ans_words(np.arange(256, dtype=np.uint8))
     counts = (4096 - 255, *([1] * 255))
-    frame = reference.encode_frame(words, uint8, codec="ans", ans=Ans(counts=counts))
+    frame = reference.encode_frame(words, BF16, codec="ans", ans=Ans(counts=counts, emax=127))
     yield "ans rare bytes", frame, words
     words = np.array([0x0000, 0x8000, 0x0001, 0x7F80, 0xFFFF, 0x3F80], np.uint16)
     yield "ans zeros and escapes", reference.encode_frame(words, BF16, codec="ans"), words

@@ -76,7 +76,7 @@ std::vector<Bytes> fresh_frames() {
             frames.push_back(encode(words, dtype, {CodecChoice::kZstd, map, 1}));
         }
     }
-    for (uint8_t dtype : {uint8_t{2}, uint8_t{12}, uint8_t{16}, uint8_t{17}, uint8_t{18}}) {
+    for (uint8_t dtype : {uint8_t{16}, uint8_t{17}, uint8_t{18}}) {
         for (uint32_t n_words : {40u, 1500u}) {
             const EncodeOptions options = {CodecChoice::kAns, MapChoice::kNever};
             frames.push_back(encode(make_words(dtype, n_words, Look::kWide, 7), dtype, options));

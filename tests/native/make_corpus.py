@@ -70,8 +70,6 @@ def write_codings() -> None:
         ("ans", "bfloat16", 300, 20, 0),
         ("ans", "float32", 300, 0, 16),
         ("ans", "float16", 900, 30, 0),
-        ("ans", "float8_e4m3fn", 300, 0, 0),
-        ("ans", "uint4", 900, 0, 0),
     ):
         dtype = dtype_by_name(name)
         words = weights(dtype, n_words)
