@@ -16,7 +16,7 @@ from pathlib import Path as FilePath
 import numpy as np
 
 from orbax_gds.drivers import Driver
-from orbax_gds.threads import run_threads
+from orbax_gds.threads import run_tasks
 
 PROBE_PIECE_BYTES = 8 << 20  # chosen: what a save writes at once
 PROBE_PIECES = 2
@@ -159,23 +159,15 @@ def probe(
     noise = np.random.default_rng(0).integers(0, 1 << 63, len(piece) // 8, np.int64)
     piece[:] = noise.view(np.uint8)
     n_bytes = PROBE_PIECES * PROBE_PIECE_BYTES
-    offsets = list(range(0, n_bytes, PROBE_PIECE_BYTES))
-    errors: list[BaseException] = []
     try:
         with driver.open(path, "w") as file:
 
-            def work() -> None:
-                try:
-                    while offsets and not errors:
-                        offset = offsets.pop()
-                        with meter.measure():
-                            file.write(offset, piece)
-                except BaseException as error:  # carried to the caller
-                    errors.append(error)
+            def write(offset: int) -> None:
+                with meter.measure():
+                    file.write(offset, piece)
 
-            run_threads(min(n_threads, PROBE_PIECES), work, errors.append)
-            if errors:
-                raise errors[0]
+            offsets = range(0, n_bytes, PROBE_PIECE_BYTES)
+            run_tasks(offsets, write, min(n_threads, PROBE_PIECES))
             with meter.measure():
                 file.sync(n_bytes)
         return meter.storage(n_bytes)

@@ -15,7 +15,7 @@ from orbax_gds.derived import DerivedShard, Rule
 from orbax_gds.dtypes import Dtype, dtype_by_name
 from orbax_gds.manifest import LeafSpec
 from orbax_gds.plan import StoredShard
-from orbax_gds.threads import run_threads
+from orbax_gds.threads import run_tasks
 
 _SAMPLE_WORDS = 64  # chosen: 1 µs a shard; words of two trained tensors differ in the first already
 _MAX_SOURCES = 4  # chosen: shards that agree in the sample and yet differ are rare; bounds the time
@@ -51,22 +51,9 @@ def find_derived(
         the number of threads. A source is never derived itself.
     """
     groups = list(_groups(shards, buffers, leaves))
-    left = iter(groups)  # of a list: threads may share it
     found: list[tuple[int, int, Rule]] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            for group in left:
-                found.extend(_follow(group, buffers))
-                if errors:
-                    return
-        except BaseException as error:  # carried to the calling thread
-            errors.append(error)
-
-    run_threads(min(n_threads, len(groups)), work, errors.append)
-    if errors:
-        raise errors[0]
+    n_threads = min(n_threads, len(groups))
+    run_tasks(groups, lambda group: found.extend(_follow(group, buffers)), n_threads)
     return {
         number: DerivedShard(
             leaf=shards[number].leaf,

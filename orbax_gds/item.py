@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import threading
 from collections.abc import Hashable, Sequence
 from pathlib import Path as FilePath
 
@@ -29,7 +28,7 @@ from orbax_gds.read_plan import (
     read_segments,
 )
 from orbax_gds.staging import BufferPool, aligned_empty
-from orbax_gds.threads import run_threads
+from orbax_gds.threads import run_tasks
 
 _ARRAY_ALIGNMENT = 64  # chosen: jax takes memory that begins so without a copy
 
@@ -244,47 +243,24 @@ class Item(contextlib.AbstractContextManager["Item"]):
             return
         longest = max(read.n_bytes for _, read in queue) + 2 * stripes.PAGE_BYTES
         with BufferPool(longest, n_threads) as pool:
-            _Readers(self, queue, parts, buffers, pool).run(n_threads)
+            reader = _Reader(self, parts, buffers, pool)
+            run_tasks(queue, lambda task: reader.read(*task), n_threads)
 
 
-class _Readers:
-    """Threads that take reads from a queue until it is empty or one fails."""
+class _Reader:
+    """Does the reads of one call, in any number of threads."""
 
     def __init__(
         self,
         item: Item,
-        queue: list[tuple[Stripe, Read]],
         parts: Sequence[Part],
         buffers: Sequence[np.ndarray],
         pool: BufferPool,
     ) -> None:
         self.item, self.parts, self.buffers, self.pool = item, parts, buffers, pool
-        self.queue = iter(queue)
-        self.lock = threading.Lock()
-        self.error: BaseException | None = None
 
-    def run(self, n_threads: int) -> None:
-        """Do all reads; the calling thread takes part."""
-        run_threads(n_threads, self._work, self._stop)
-        if self.error is not None:
-            raise self.error
-
-    def _stop(self, error: BaseException) -> None:
-        with self.lock:
-            self.error = self.error or error
-
-    def _next(self) -> tuple[Stripe, Read] | None:
-        with self.lock:
-            return None if self.error is not None else next(self.queue, None)
-
-    def _work(self) -> None:
-        try:
-            while (task := self._next()) is not None:
-                self._read(*task)
-        except BaseException as error:  # carried to the calling thread
-            self._stop(error)
-
-    def _read(self, stripe: Stripe, read: Read) -> None:
+    def read(self, stripe: Stripe, read: Read) -> None:
+        """Read a row of frames and decode what is wanted of them."""
         begin = read.offset - read.offset % stripes.PAGE_BYTES
         file_bytes = int(stripe.records["offset"][-1] + stripe.records["frame_bytes"][-1])
         end = min(stripes.align(read.offset + read.n_bytes, stripes.PAGE_BYTES), file_bytes)

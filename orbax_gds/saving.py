@@ -272,7 +272,9 @@ class Prepared:
                     memory, meter = buffer.memory, WriteMeter()
                     storage = probe(driver, file, memory, meter, n_threads=n_workers)
                 except OSError as err:  # if it is in the way of the save, that will say so
-                    return weighing.as_asked(codec, f"the storage cannot be measured: {err}")
+                    reason = f"the storage cannot be measured: {err}"
+                    logger.warning("coding %s: %s", codec, reason)
+                    return weighing.as_asked(codec, reason)
             record = np.empty((1, stripes.RECORD_BYTES), np.uint8)
             out = buffer.memory[_UNLIKE_PAGES:]
             coding = weighing.weigh(

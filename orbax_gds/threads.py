@@ -1,7 +1,48 @@
 """Threads that share a job with their caller and never outlive the call."""
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+Task = TypeVar("Task")
+
+
+def run_tasks(tasks: Iterable[Task], work: Callable[[Task], None], n_threads: int) -> None:
+    """Do `work` for every task, in the calling thread and in others, and wait for all.
+
+    Args:
+        tasks: taken one after the other, by one thread at a time.
+        work: called with a task, by several threads at once.
+        n_threads: how many, the caller included; with 0 or 1 only the caller works.
+
+    Raises:
+        BaseException: the first error of `work`, or of an interrupted caller; after it no thread
+            takes another task.
+
+    Example:
+        >>> done = []
+        >>> run_tasks(range(3), done.append, n_threads=2)
+        >>> sorted(done)
+        [0, 1, 2]
+    """
+    left, lock = iter(tasks), threading.Lock()
+    errors: list[BaseException] = []
+
+    def take() -> list[Task]:
+        with lock:
+            return [] if errors else list(itertools.islice(left, 1))
+
+    def loop() -> None:
+        try:
+            while task := take():
+                work(*task)
+        except BaseException as error:  # carried to the calling thread
+            errors.append(error)
+
+    run_threads(n_threads, loop, errors.append)
+    if errors:
+        raise errors[0]
 
 
 def run_threads(

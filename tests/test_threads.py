@@ -1,10 +1,11 @@
 """Threads end with the call that started them, whatever happens."""
 
+import sys
 import threading
 
 import pytest
 
-from orbax_gds.threads import run_threads
+from orbax_gds.threads import run_tasks, run_threads
 
 
 def test_all_threads_work_and_end():
@@ -51,3 +52,54 @@ def test_a_thread_that_cannot_start_stops_the_others(monkeypatch):
     with pytest.raises(RuntimeError, match="can't start"):
         run_threads(3, stopped.wait, lambda error: stopped.set())
     assert not starts[0].is_alive()
+
+
+@pytest.mark.parametrize("n_threads", [0, 1, 2, 5])
+def test_every_task_is_done_once_by_any_number_of_threads(n_threads):
+    done = []
+    before = threading.active_count()
+    run_tasks((task for task in range(1000)), done.append, n_threads)
+    assert sorted(done) == list(range(1000))
+    assert threading.active_count() == before
+
+
+def test_a_task_may_be_anything_and_there_may_be_none():
+    done = []
+    run_tasks([None, 0, (), False], done.append, 1)
+    assert done == [None, 0, (), False]
+    run_tasks([], done.append, 3)
+    assert len(done) == 4
+
+
+def test_no_task_is_taken_by_two_threads_that_take_turns_all_the_time():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(300):
+            done = []
+            run_tasks([1, 2], done.append, 2)
+            assert sorted(done) == [1, 2]
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_after_an_error_no_task_is_taken_and_the_caller_gets_it(n_threads):
+    taken = []
+
+    def work(task):
+        taken.append(task)
+        raise ValueError(task)
+
+    with pytest.raises(ValueError, match=r"^\d$"):
+        run_tasks(range(100), work, n_threads)
+    assert 1 <= len(taken) <= n_threads
+
+
+def test_an_error_of_the_tasks_themselves_reaches_the_caller():
+    def tasks():
+        yield 1
+        raise KeyError("second")
+
+    with pytest.raises(KeyError, match="second"):
+        run_tasks(tasks(), lambda task: None, 3)

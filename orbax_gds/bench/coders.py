@@ -1,6 +1,5 @@
 """One codec bound to arrays, behind one interface: our frames, and peers on bytes."""
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ from orbax_gds.errors import Unsupported
 from orbax_gds.options import Options
 from orbax_gds.plan import Run, ShardBox, make_plan
 from orbax_gds.stripe import PAGE_BYTES, RECORD_BYTES
-from orbax_gds.threads import run_threads
+from orbax_gds.threads import run_tasks
 
 __all__ = ["BytesCoder", "Coder", "CopiesCoder", "FrameCoder", "source_bytes"]
 
@@ -92,26 +91,7 @@ class FrameCoder:
         return self._target
 
     def _share(self, work: Callable[["_BoundRun"], None]) -> None:
-        runs, lock, errors = iter(self._runs), threading.Lock(), []
-
-        def stop(error: BaseException) -> None:
-            with lock:
-                errors.append(error)
-
-        def take() -> "_BoundRun | None":
-            with lock:
-                return None if errors else next(runs, None)
-
-        def loop() -> None:
-            try:
-                while (run := take()) is not None:
-                    work(run)
-            except BaseException as error:  # carried to the calling thread
-                stop(error)
-
-        run_threads(min(self._n_threads, len(self._runs)), loop, stop)
-        if errors:
-            raise errors[0]
+        run_tasks(self._runs, work, min(self._n_threads, len(self._runs)))
 
 
 class _BoundRun:
