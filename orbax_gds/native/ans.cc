@@ -12,7 +12,6 @@ namespace {
 
 constexpr uint16_t kFlagPrediction = 1;
 constexpr uint16_t kFlagNoSigns = 2;
-constexpr uint32_t kWindow = 14;
 
 uint32_t rest_bits_of(const Dtype& dtype, bool no_signs) noexcept {
     return ans_rest_bits(dtype.split) - (no_signs ? 1 : 0);
@@ -43,9 +42,9 @@ public:
         const uint8_t* words =
             gather(chunk_.words, runs_, m, dtype_.container_bytes, workspace_.words);
         Parts parts = {workspace_.ans.y};
-        parts.n_escapes = split_ans(words, m, dtype_.split, predictor_.next(m), workspace_.ans.y,
-                                    workspace_.ans.rests, workspace_.escapes);
-        parts.any_rest = all_rests(workspace_.ans.rests, m, dtype_.split);
+        const auto split = kernels().ans_words->split[static_cast<uint32_t>(dtype_.split)];
+        parts.n_escapes = split(words, m, predictor_.next(m), workspace_.ans.y,
+                                workspace_.ans.rests, workspace_.escapes, parts.any_rest);
         return parts;
     }
 
@@ -145,9 +144,10 @@ Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype, const
     if (!escapes_fit(dtype.split, escapes, head.n_escapes)) {
         return Status::kAnsExponent;
     }
-    read_fields(fields, m, dtype.split, head.field_bits, head.trimmed_bits, workspace.ans.rests);
-    const bool merged = merge_ans(y, workspace.ans.rests, m, dtype.split, predicted, escapes,
-                                  head.n_escapes, words);
+    const uint8_t* rests = read_fields(fields, m, dtype.split, head.field_bits, head.trimmed_bits,
+                                       workspace.ans.rests);
+    const auto merge = kernels().ans_words->merge[static_cast<uint32_t>(dtype.split)];
+    const bool merged = merge(y, rests, m, predicted, escapes, head.n_escapes, words);
     return merged ? Status::kOk : Status::kAnsEscapes;
 }
 
@@ -159,7 +159,7 @@ uint8_t choose_ans_emax(const ExponentCounts& counts) noexcept {
     uint32_t best_covered = 0;
     for (uint32_t emax = 0; emax <= most; ++emax) {
         uint32_t covered = 0;
-        for (uint32_t k = 0; k < std::min(kWindow, most + 1); ++k) {
+        for (uint32_t k = 0; k < std::min(uint32_t{kAnsWindow}, most + 1); ++k) {
             const uint32_t e = (emax - k) & most;
             covered += e != 0 ? counts.of[e] : 0;
         }

@@ -11,11 +11,26 @@
 namespace ogds {
 namespace {
 
-constexpr uint32_t kWindow = 14;  // symbols below this are distances from the predicted exponent
-constexpr uint32_t kZero = 14;    // FORMAT 7.6
-
 // Words of a block go through vectors; only a block with an escape is looked at word by word.
 constexpr uint32_t kBlock = 256;
+
+// Bit i of the index in bit 0 of byte i.
+constexpr std::array<uint64_t, 256> make_spread() {
+    std::array<uint64_t, 256> table{};
+    for (uint32_t bits = 0; bits < 256; ++bits) {
+        for (uint32_t i = 0; i < 8; ++i) {
+            table[bits] |= static_cast<uint64_t>((bits >> i) & 1) << (8 * i);
+        }
+    }
+    return table;
+}
+
+constexpr std::array<uint64_t, 256> kSpread = make_spread();
+
+// Bit 0 of byte i in bit i.
+uint8_t gathered(uint64_t bytes) noexcept {
+    return static_cast<uint8_t>((bytes & 0x0101010101010101u) * 0x0102040810204080u >> 56);
+}
 
 template <Split kSplit>
 struct Layout {
@@ -25,7 +40,9 @@ struct Layout {
     static constexpr uint32_t kExponentMask = (1u << kBits.exponent) - 1;
     static constexpr uint32_t kSignAt = kBits.exponent + kBits.mantissa;
     static constexpr size_t kWordBytes = (kSignAt + 1) / 8;
-    static constexpr size_t kRestBytes = ans_rest_bytes(kSplit);
+    // A byte, or an integer of 4.
+    static constexpr uint32_t kRestBits = ans_rest_bits(kSplit);
+    static constexpr size_t kRestBytes = kRestBits > 8 ? 4 : 1;
     // As narrow as a word: then vectors hold as many as they can.
     using Word = std::conditional_t<kWordBytes == 2, uint16_t, uint32_t>;
 
@@ -56,48 +73,86 @@ struct Layout {
     }
 
     static Word joined(Word y, Word rest, Word e) noexcept {
-        return static_cast<Word>(rest >> kLowBits << kSignAt | e << kBits.mantissa |
-                                 (y & 15) << kLowBits | (rest & kLowMask));
+        return static_cast<Word>(uint32_t{rest} >> kLowBits << kSignAt |
+                                 uint32_t{e} << kBits.mantissa | (y & 15u) << kLowBits |
+                                 (rest & kLowMask));
     }
 };
 
-// Returns whether there was an escape.
+// Returns whether there was an escape, and ORs the rests to `any_rest`.
 template <class L>
 bool split_block(const uint8_t* __restrict words, uint32_t n, const uint8_t* __restrict predicted,
-                 uint8_t* __restrict y, uint8_t* __restrict rests) noexcept {
+                 uint8_t* __restrict y, uint8_t* __restrict rests,
+                 typename L::Word& any_rest) noexcept {
     using Word = typename L::Word;
     Word any = 0;
+    Word any_bits = 0;
     for (uint32_t i = 0; i < n; ++i) {
         const Word word = L::load(words, i);
         const Word e = L::exponent(word);
         const auto distance = static_cast<Word>((predicted[i] - e) & L::kExponentMask);
-        const Word in_window = distance < kWindow ? distance : Word{kEscapeSymbol};
-        const Word k = e == 0 ? Word{kZero} : in_window;
+        const Word in_window = distance < kAnsWindow ? distance : Word{kEscapeSymbol};
+        const Word k = e == 0 ? Word{kZeroSymbol} : in_window;
         any = static_cast<Word>(any | (k + 1));  // bit 4 is set by the escape alone
         y[i] = static_cast<uint8_t>(k << kAnsMantissaBits | ((word >> L::kLowBits) & 15));
-        L::store_rest(rests, i, static_cast<Word>(word >> L::kSignAt << L::kLowBits |
-                                                  (word & L::kLowMask)));
+        const auto rest = static_cast<Word>(uint32_t{word} >> L::kSignAt << L::kLowBits |
+                                            (word & L::kLowMask));
+        L::store_rest(rests, i, rest);
+        any_bits = static_cast<Word>(any_bits | rest);
     }
+    any_rest = static_cast<Word>(any_rest | any_bits);
     return any >> 4 != 0;
+}
+
+// The rests of a block as split_block and merge_block have them: those of a byte become bitmaps.
+template <class L>
+void put_rests(const uint8_t* block_rests, uint32_t first, uint32_t n, uint32_t m,
+               uint8_t* rests) noexcept {
+    const size_t bitmap_bytes = level_bytes(1, m);
+    for (uint32_t i = 0; i < n; i += 8) {
+        const uint64_t eight = load_partial_u64le(block_rests + i, std::min(8u, n - i));
+        for (uint32_t bit = 0; bit < L::kRestBits; ++bit) {
+            rests[(L::kRestBits - 1 - bit) * bitmap_bytes + (first + i) / 8] =
+                gathered(eight >> bit);
+        }
+    }
+}
+
+template <class L>
+void take_rests(const uint8_t* rests, uint32_t first, uint32_t n, uint32_t m,
+                uint8_t* block_rests) noexcept {
+    const size_t bitmap_bytes = level_bytes(1, m);
+    for (uint32_t i = 0; i < n; i += 8) {
+        uint64_t eight = 0;
+        for (uint32_t bitmap = 0; bitmap < L::kRestBits; ++bitmap) {
+            eight = eight << 1 | kSpread[rests[bitmap * bitmap_bytes + (first + i) / 8]];
+        }
+        store_u64le(block_rests + i, eight);
+    }
 }
 
 template <class L>
 uint32_t split_words(const uint8_t* words, uint32_t m, const uint8_t* predicted, uint8_t* y,
-                     uint8_t* rests, uint8_t* escapes) noexcept {
+                     uint8_t* rests, uint8_t* escapes, uint32_t& any_rest) noexcept {
     uint32_t n_escapes = 0;
+    typename L::Word any = 0;
     for (uint32_t first = 0; first < m; first += kBlock) {
         const uint32_t n = std::min(kBlock, m - first);
         const uint8_t* block = words + first * L::kWordBytes;
-        if (!split_block<L>(block, n, predicted + first, y + first,
-                            rests + first * L::kRestBytes)) {
-            continue;
+        uint8_t bytes[kBlock];
+        uint8_t* block_rests = L::kRestBytes == 1 ? bytes : rests + first * L::kRestBytes;
+        const bool escaped = split_block<L>(block, n, predicted + first, y + first, block_rests,
+                                            any);
+        if constexpr (L::kRestBytes == 1) {
+            put_rests<L>(bytes, first, n, m, rests);
         }
-        for (uint32_t i = 0; i < n; ++i) {
+        for (uint32_t i = 0; escaped && i < n; ++i) {
             if (y[first + i] >> kAnsMantissaBits == kEscapeSymbol) {
                 escapes[n_escapes++] = static_cast<uint8_t>(L::exponent(L::load(block, i)));
             }
         }
     }
+    any_rest = any;
     return n_escapes;
 }
 
@@ -111,7 +166,7 @@ bool merge_block(const uint8_t* __restrict y, const uint8_t* __restrict rests, u
         const auto k = static_cast<Word>(y[i] >> kAnsMantissaBits);
         const auto in_window = static_cast<Word>((predicted[i] - k) & L::kExponentMask);
         any = static_cast<Word>(any | (k + 1));  // bit 4 is set by the escape alone
-        const Word e = k == kZero ? Word{0} : in_window;
+        const Word e = k == kZeroSymbol ? Word{0} : in_window;
         L::store(words, i, L::joined(y[i], L::load_rest(rests, i), e));
     }
     return any >> 4 != 0;
@@ -124,7 +179,11 @@ bool merge_words(const uint8_t* y, const uint8_t* rests, uint32_t m, const uint8
     for (uint32_t first = 0; first < m; first += kBlock) {
         const uint32_t n = std::min(kBlock, m - first);
         uint8_t* block = words + first * L::kWordBytes;
-        const uint8_t* block_rests = rests + first * L::kRestBytes;
+        uint8_t bytes[kBlock];
+        const uint8_t* block_rests = L::kRestBytes == 1 ? bytes : rests + first * L::kRestBytes;
+        if constexpr (L::kRestBytes == 1) {
+            take_rests<L>(rests, first, n, m, bytes);
+        }
         if (!merge_block<L>(y + first, block_rests, n, predicted + first, block)) {
             continue;
         }
@@ -142,84 +201,47 @@ bool merge_words(const uint8_t* y, const uint8_t* rests, uint32_t m, const uint8
     return n_found == n_escapes;
 }
 
-template <class Use>
-auto with_layout(Split split, Use use) noexcept {
-    switch (split) {
-        case Split::kBf16: return use(Layout<Split::kBf16>());
-        case Split::kFp16: return use(Layout<Split::kFp16>());
-        default: return use(Layout<Split::kFp32>());
-    }
-}
-
-// Bit i of the index in bit 0 of byte i.
-constexpr std::array<uint64_t, 256> make_spread() {
-    std::array<uint64_t, 256> table{};
-    for (uint32_t bits = 0; bits < 256; ++bits) {
-        for (uint32_t i = 0; i < 8; ++i) {
-            table[bits] |= static_cast<uint64_t>((bits >> i) & 1) << (8 * i);
-        }
-    }
-    return table;
-}
-
-constexpr std::array<uint64_t, 256> kSpread = make_spread();
-
-// Bit 0 of byte i in bit i.
-uint8_t gathered(uint64_t bytes) noexcept {
-    return static_cast<uint8_t>((bytes & 0x0101010101010101u) * 0x0102040810204080u >> 56);
-}
+template <Split kSplit>
+constexpr auto kSplitWords = split_words<Layout<kSplit>>;
+template <Split kSplit>
+constexpr auto kMergeWords = merge_words<Layout<kSplit>>;
 
 }  // namespace
 
-uint32_t split_ans(const uint8_t* words, uint32_t m, Split split, const uint8_t* predicted,
-                   uint8_t* y, uint8_t* rests, uint8_t* escapes) noexcept {
-    return with_layout(split, [&](auto layout) {
-        return split_words<decltype(layout)>(words, m, predicted, y, rests, escapes);
-    });
+constinit const AnsWordKernels kAnsWordsScalar = {
+    {nullptr, kSplitWords<Split::kBf16>, kSplitWords<Split::kFp16>, kSplitWords<Split::kFp32>},
+    {nullptr, kMergeWords<Split::kBf16>, kMergeWords<Split::kFp16>, kMergeWords<Split::kFp32>},
+};
+
+uint32_t split_ans_fp32(const uint8_t* words, uint32_t m, const uint8_t* predicted, uint8_t* y,
+                        uint8_t* rests, uint8_t* escapes, uint32_t& any_rest) noexcept {
+    return kSplitWords<Split::kFp32>(words, m, predicted, y, rests, escapes, any_rest);
 }
 
-bool merge_ans(const uint8_t* y, const uint8_t* rests, uint32_t m, Split split,
-               const uint8_t* predicted, const uint8_t* escapes, uint32_t n_escapes,
-               uint8_t* words) noexcept {
-    return with_layout(split, [&](auto layout) {
-        return merge_words<decltype(layout)>(y, rests, m, predicted, escapes, n_escapes, words);
-    });
-}
-
-uint32_t all_rests(const uint8_t* rests, uint32_t m, Split split) noexcept {
-    const size_t n_bytes = m * ans_rest_bytes(split);
-    uint64_t any = 0;
-    size_t i = 0;
-    for (; i + 8 <= n_bytes; i += 8) {
-        any |= load_u64le(rests + i);
-    }
-    any |= load_partial_u64le(rests + i, n_bytes - i);
-    any |= any >> 32;
-    if (ans_rest_bytes(split) == 1) {
-        any |= any >> 16;
-        any = (any | any >> 8) & 0xFF;
-    }
-    return static_cast<uint32_t>(any);
+bool merge_ans_fp32(const uint8_t* y, const uint8_t* rests, uint32_t m, const uint8_t* predicted,
+                    const uint8_t* escapes, uint32_t n_escapes, uint8_t* words) noexcept {
+    return kMergeWords<Split::kFp32>(y, rests, m, predicted, escapes, n_escapes, words);
 }
 
 void write_fields(const uint8_t* rests, uint32_t m, Split split, uint32_t n_bits, uint32_t z,
                   uint8_t* fields) noexcept {
+    const size_t bitmap_bytes = level_bytes(1, m);
+    if (ans_rest_bits(split) <= 8) {
+        const uint32_t first = ans_rest_bits(split) - z - n_bits;
+        std::memcpy(fields, rests + first * bitmap_bytes, n_bits * bitmap_bytes);
+        return;
+    }
     for (; n_bits >= 8; n_bits -= 8, fields += m) {
         const uint32_t shift = z + n_bits - 8;
         for (uint32_t i = 0; i < m; ++i) {
             fields[i] = static_cast<uint8_t>(load_u32le(rests + 4 * i) >> shift);
         }
     }
-    const size_t bitmap_bytes = level_bytes(1, m);
     for (uint32_t first = 0; first < m && n_bits > 0; first += 8) {
         const uint32_t n = std::min(8u, m - first);
         uint8_t low[8] = {};
-        if (ans_rest_bytes(split) == 1) {
-            store_u64le(low, load_partial_u64le(rests + first, n) >> z);
-        } else {
-            for (uint32_t i = 0; i < n; ++i) {
-                low[i] = static_cast<uint8_t>(load_u32le(rests + 4 * (first + i)) >> z);
-            }
+        for (uint32_t i = 0; i < n; ++i) {
+            low[i] = static_cast<uint8_t>(load_u32le(rests + 4 * (first + i)) >> z);
         }
         const uint64_t eight = load_u64le(low);
         for (uint32_t bit = 0; bit < n_bits; ++bit) {
@@ -228,34 +250,39 @@ void write_fields(const uint8_t* rests, uint32_t m, Split split, uint32_t n_bits
     }
 }
 
-void read_fields(const uint8_t* fields, uint32_t m, Split split, uint32_t n_bits, uint32_t z,
-                 uint8_t* rests) noexcept {
-    const size_t rest_bytes = ans_rest_bytes(split);
-    std::fill_n(rests, m * rest_bytes, uint8_t{0});
+const uint8_t* read_fields(const uint8_t* fields, uint32_t m, Split split, uint32_t n_bits,
+                           uint32_t z, uint8_t* scratch) noexcept {
+    const size_t bitmap_bytes = level_bytes(1, m);
+    if (ans_rest_bits(split) <= 8) {
+        if (n_bits == ans_rest_bits(split)) {
+            return fields;
+        }
+        const uint32_t first = ans_rest_bits(split) - z - n_bits;
+        std::memset(scratch, 0, ans_rest_bits(split) * bitmap_bytes);
+        std::memcpy(scratch + first * bitmap_bytes, fields, n_bits * bitmap_bytes);
+        return scratch;
+    }
+    std::memset(scratch, 0, size_t{m} * 4);
     for (; n_bits >= 8; n_bits -= 8, fields += m) {
         const uint32_t shift = z + n_bits - 8;
         for (uint32_t i = 0; i < m; ++i) {
             const uint32_t upper = uint32_t{fields[i]} << shift;
-            store_u32le(rests + 4 * i, load_u32le(rests + 4 * i) | upper);
+            store_u32le(scratch + 4 * i, load_u32le(scratch + 4 * i) | upper);
         }
     }
-    const size_t bitmap_bytes = level_bytes(1, m);
     for (uint32_t first = 0; first < m && n_bits > 0; first += 8) {
         const uint32_t n = std::min(8u, m - first);
         uint64_t eight = 0;
         for (uint32_t bitmap = 0; bitmap < n_bits; ++bitmap) {
             eight = eight << 1 | kSpread[fields[bitmap * bitmap_bytes + first / 8]];
         }
-        if (rest_bytes == 1) {
-            store_partial_u64le(rests + first, n, eight << z);
-            continue;
-        }
         for (uint32_t i = 0; i < n; ++i) {
             const auto low = static_cast<uint8_t>(eight >> (8 * i));
-            uint8_t* rest = rests + 4 * (first + i);
+            uint8_t* rest = scratch + 4 * (first + i);
             store_u32le(rest, load_u32le(rest) | uint32_t{low} << z);
         }
     }
+    return scratch;
 }
 
 }  // namespace ogds

@@ -13,17 +13,20 @@
 namespace ogds {
 namespace {
 
-constexpr Kernels kScalar = {"scalar", crc32c_table, &kLadderScalar, &kAnsPortable};
+constexpr Kernels kScalar = {"scalar", crc32c_table, &kLadderScalar, &kAnsPortable,
+                             &kAnsWordsScalar};
 
 #if defined(__x86_64__)
 
-constexpr Kernels kSse42 = {"sse42", crc32c_sse42, &kLadderSse42, &kAnsPortable};
-constexpr Kernels kAvx2 = {"avx2", crc32c_sse42, &kLadderAvx2, &kAnsBmi2};
+constexpr Kernels kSse42 = {"sse42", crc32c_sse42, &kLadderSse42, &kAnsPortable,
+                            &kAnsWordsSse42};
+constexpr Kernels kAvx2 = {"avx2", crc32c_sse42, &kLadderAvx2, &kAnsBmi2,
+                           &kAnsWordsAvx2};
 // Slow pext and pdep say nothing of the shifts of BMI2, which ans has its speed from.
 constexpr Kernels kAvx2Softbits = {"avx2-softbits", crc32c_sse42, &kLadderAvx2Softbits,
-                                   &kAnsBmi2};
+                                   &kAnsBmi2, &kAnsWordsAvx2};
 constexpr Kernels kAvx2WithoutBmi2 = {"avx2-softbits", crc32c_sse42, &kLadderAvx2Softbits,
-                                      &kAnsPortable};
+                                      &kAnsPortable, &kAnsWordsAvx2};
 
 bool has_sse42() noexcept {
     return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") &&
@@ -58,7 +61,8 @@ bool bits_are_slow() noexcept {
 
 #elif defined(__aarch64__)
 
-constexpr Kernels kNeon = {"neon", crc32c_armv8, &kLadderNeon, &kAnsPortable};
+constexpr Kernels kNeon = {"neon", crc32c_armv8, &kLadderNeon, &kAnsPortable,
+                           &kAnsWordsNeon};
 
 bool has_crc() noexcept {
 #if defined(__linux__)

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "ans_kernels.h"
+#include "ans_words.h"
 #include "crc32c.h"
 #include "ladder_kernels.h"
 
@@ -14,6 +15,7 @@ struct Kernels {
     Crc32cFn crc32c;
     const LadderKernels* ladder;
     const AnsKernels* ans;
+    const AnsWordKernels* ans_words;
 };
 
 // The tables this machine can run, best first; the last is always "scalar".

@@ -174,6 +174,73 @@ void any_bytes_are_safe_streams() {
     }
 }
 
+struct Cut {
+    Bytes y, rests, escapes;
+    uint32_t any_rest = 0;
+    uint32_t n_escapes = 0;
+};
+
+Cut cut_up(const Bytes& words, const Bytes& predicted, Split split) {
+    const auto m = static_cast<uint32_t>(predicted.size());
+    Cut cut = {Bytes(m), Bytes(size_t{ans_rest_bits(split)} * level_bytes(1, m)), Bytes(m)};
+    cut.n_escapes = kernels().ans_words->split[static_cast<uint32_t>(split)](
+        words.data(), m, predicted.data(), cut.y.data(), cut.rests.data(), cut.escapes.data(),
+        cut.any_rest);
+    cut.escapes.resize(cut.n_escapes);
+    return cut;
+}
+
+bool put_together(const Cut& cut, const Bytes& predicted, Split split, uint32_t n_escapes,
+                  Bytes& words) {
+    return kernels().ans_words->merge[static_cast<uint32_t>(split)](
+        cut.y.data(), cut.rests.data(), static_cast<uint32_t>(predicted.size()), predicted.data(),
+        cut.escapes.data(), n_escapes, words.data());
+}
+
+// The first of n words is `first`, so that 65536 of them are all that there are.
+void words_are_cut_up_alike(Split split, uint32_t first, uint32_t n, bool signs, Random& random) {
+    Bytes words(2 * size_t{n});
+    Bytes predicted(n);
+    const uint32_t center = random.below(max_exponent(split) + 1);
+    for (uint32_t i = 0; i < n; ++i) {
+        store_u16le(words.data() + 2 * size_t{i},
+                    static_cast<uint16_t>((first + i) & (signs ? 0xFFFF : 0x7FFF)));
+        predicted[i] =
+            static_cast<uint8_t>((center + random.below(3)) & max_exponent(split));
+    }
+    CHECK(use_kernels("scalar"), n);
+    const Cut twin = cut_up(words, predicted, split);
+    CHECK(signs || twin.any_rest >> (ans_rest_bits(split) - 1) == 0, n);
+    for (const std::string& isa : isas()) {
+        CHECK(use_kernels(isa.c_str()), isa);
+        const Cut cut = cut_up(words, predicted, split);
+        CHECK(cut.y == twin.y && cut.rests == twin.rests && cut.escapes == twin.escapes &&
+                  cut.any_rest == twin.any_rest,
+              isa, n, first);
+        Bytes back(words.size(), 0xA5);
+        CHECK(put_together(cut, predicted, split, cut.n_escapes, back) && back == words, isa, n);
+        Cut more = cut;
+        more.escapes.push_back(0);
+        CHECK(!put_together(more, predicted, split, cut.n_escapes + 1, back), isa, n);
+        CHECK(cut.n_escapes == 0 ||
+                  !put_together(cut, predicted, split, cut.n_escapes - 1, back),
+              isa, n);
+    }
+}
+
+void all_words_are_cut_up_alike() {
+    Random random(6);
+    for (const Split split : {Split::kBf16, Split::kFp16}) {
+        for (uint32_t first = 0; first < 65536; first += kSubBlockWords) {
+            words_are_cut_up_alike(split, first, kSubBlockWords, true, random);
+        }
+        for (uint32_t round = 0; round < 200; ++round) {
+            words_are_cut_up_alike(split, random.below(65536), 1 + random.below(1000),
+                                   round % 2 == 0, random);
+        }
+    }
+}
+
 bool takes_ans(uint8_t dtype) { return is_ans(dtype_of(dtype)); }
 
 void comes_back(const Bytes& words, uint8_t dtype, const EncodeOptions& options) {
@@ -299,6 +366,7 @@ int main() {
     rare_bytes_come_back();
     damaged_streams_are_refused();
     any_bytes_are_safe_streams();
+    all_words_are_cut_up_alike();
     every_frame_comes_back();
     max_is_never_larger();
     zeros_are_left_out();
