@@ -9,8 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import heapq
-import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -24,6 +22,7 @@ from orbax_gds.assemble import assemble
 from orbax_gds.dtypes import dtype_by_name, dtype_of
 from orbax_gds.errors import Unsupported
 from orbax_gds.manifest import Key, LeafSpec, Path, ShardingSpec, path_text
+from orbax_gds.owners import Replicated, owners
 from orbax_gds.paths import is_empty_node, jax_leaves, loose_text, typed_path, unflatten, utf8
 from orbax_gds.plan import Indices, ShardBox
 from orbax_gds.shardings import Box, Device, boxes_by_device, sharding_spec
@@ -301,16 +300,16 @@ def owned_shards(flat: Flat, process: int) -> list[ShardBox]:
     """Return the boxes that one process stores, in the order of the leaves.
 
     Every process computes the same division without talking: each distinct box has one owner
-    among the processes that hold a replica of it, the one with the fewest bytes so far. Leaves
-    that are not jax arrays belong to process 0.
+    among the processes that hold a replica of it, by `owners`. Leaves that are not jax arrays
+    belong to process 0.
 
     Args:
         flat: the tree, equal on all processes but for the values.
         process: number of the process, as in `jax.Device.process_index`.
     """
     owned: list[ShardBox] = []
+    shared: list[Replicated] = []
     divided: dict[Hashable, list[tuple[Box, Indices]]] = {}
-    loads = _Loads()
     for leaf, (spec, value) in enumerate(zip(flat.specs, flat.values, strict=True)):
         shape = spec.shape
         if shape is None or 0 in shape:
@@ -322,35 +321,33 @@ def owned_shards(flat: Flat, process: int) -> list[ShardBox]:
         layout = _layout_key(spec, value)
         boxes = divided.get(layout)
         if boxes is None:
-            boxes = divided[layout] = _boxes_and_holders(value.sharding, shape)
+            boxes = divided[layout] = _boxes_held(value.sharding, shape, process)
         for (start, extent), holders in boxes:
-            if loads.owner(holders, extent, spec.dtype) == process:
-                owned.append(ShardBox(leaf=leaf, start=start, extent=extent))
-    return owned
+            box = ShardBox(leaf=leaf, start=start, extent=extent)
+            if len(holders) == 1:
+                owned.append(box)
+            else:
+                shared.append(_replicated(box, spec, holders))
+    owned += [
+        each.box for each, owner in zip(shared, owners(shared), strict=True) if owner == process
+    ]
+    return sorted(owned, key=lambda box: (box.leaf, box.start))
 
 
-def _boxes_and_holders(sharding: Sharding, shape: Indices) -> list[tuple[Box, Indices]]:
+def _boxes_held(sharding: Sharding, shape: Indices, process: int) -> list[tuple[Box, Indices]]:
+    """Return the boxes that a process holds, and all processes that hold each."""
     holders: dict[Box, set[int]] = {}
     for device, box in boxes_by_device(sharding, shape).items():
         holders.setdefault(box, set()).add(device.process_index)
-    return [(box, tuple(sorted(holders[box]))) for box in sorted(holders)]
+    return [
+        (box, tuple(sorted(holders[box]))) for box in sorted(holders) if process in holders[box]
+    ]
 
 
-class _Loads:
-    """Shares replicated boxes among their holders by bytes, each group of holders for itself."""
-
-    def __init__(self) -> None:
-        self._groups: dict[Indices, list[tuple[int, int]]] = {}
-
-    def owner(self, holders: Indices, extent: Indices, dtype: str | None) -> int:
-        """Return the process that stores the next box of these holders."""
-        if len(holders) == 1:
-            return holders[0]
-        group = self._groups.setdefault(holders, [(0, process) for process in holders])
-        n_bytes, process = group[0]
-        box_bytes = dtype_by_name(dtype or "").element_bytes * math.prod(extent)
-        heapq.heapreplace(group, (n_bytes + box_bytes, process))
-        return process
+def _replicated(box: ShardBox, spec: LeafSpec, holders: Indices) -> Replicated:
+    dtype, shape = spec.dtype or "", spec.shape or ()
+    n_bytes = dtype_by_name(dtype).element_bytes * box.n_elements
+    return Replicated(box=box, shape=shape, dtype=dtype, n_bytes=n_bytes, holders=holders)
 
 
 def snapshot(flat: Flat, shards: Sequence[ShardBox]) -> list[np.ndarray]:

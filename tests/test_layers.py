@@ -15,7 +15,7 @@ LAYERS = (
     ("options", "dtypes", "manifest", "staging"),
     ("codecs", "drivers", "plan"),
     ("derived",),
-    ("read_plan", "stripe", "sidecar", "paths", "deriving", "bandwidth"),
+    ("read_plan", "stripe", "sidecar", "paths", "deriving", "bandwidth", "owners"),
     ("commit", "shardings", "targets", "stripe_check", "weighing"),
     ("item", "listing", "verifying", "tree_metadata", "wants"),
     ("assemble", "bench", "lazy", "sampling"),
