@@ -23,8 +23,8 @@ from benchmarks.table import Column, Table
 from benchmarks.weights import PACKAGE
 from benchmarks.whole_state import whole_state_rows
 from orbax_gds import _native
-from orbax_gds.bench.contenders import CONTENDERS, OURS, Contender, bind, reason_missing
-from orbax_gds.bench.timing import SWEEP_BYTES, copies_of, keep_freed_memory, pinned, time_coders
+from orbax_gds.bench.contenders import CONTENDERS, OURS, Contender
+from orbax_gds.bench.timing import SWEEP_BYTES, keep_freed_memory, pinned, time_contenders
 
 THREADS = (1, 2)
 WORKING_SET_BYTES = 16_000_000  # chosen, a thread: with frames and destination, above the caches
@@ -82,7 +82,7 @@ NOTES = (
     "codecs; the first is discarded. Before each timed part the caches are swept and, for each "
     "codec, a memcpy (glibc) of the same bytes into touched memory is timed.",
     "Destinations are as large as the data and touched before; the peers allocate theirs, from a "
-    "malloc that keeps and reuses its memory. zipnn overwrites its input, so it gets a fresh one "
+    "malloc that keeps and reuses its memory. Every codec is set up anew for each repetition, "
     "outside the timed part. pcodec has no bfloat16 and no 8-bit float: it gets their words as "
     "integers. Every codec's output is compared with the source, outside the timed part.",
     "Without CRC, in the bars: the time of a CRC32C over as many bytes, in a core's own cache, "
@@ -164,39 +164,39 @@ def compare(
         sweep_bytes: Memory read before each timed part to empty the caches.
 
     Returns:
-        One row a contender, those that are not installed skipped with the reason.
+        One row a contender; peers that are not installed or fail are skipped with the reason.
 
     Raises:
-        RuntimeError: A codec returned other bits than it was given.
+        RuntimeError: Our codec returned other bits than it was given.
     """
     rows = {one.name: Row(group=group, name=one.name) for one in contenders}
-    skipped = {one.name: reason_missing(one, tensors) for one in contenders}
-    able = [one for one in contenders if skipped[one.name] is None]
+    skipped: dict[str, str] = {}
     for n_threads in THREADS:
-        copies = copies_of(tensors, n_threads * working_set_bytes)
-        coders = {one.name: bind(one, copies, n_threads) for one in able}
         try:
-            with pinned(n_threads):
-                samples = time_coders(
-                    coders,
-                    [tensor for copy in copies for tensor in copy],
-                    repetitions=repetitions,
-                    sweep_bytes=sweep_bytes,
-                    n_threads=n_threads,
-                )
-                if OURS in samples:
-                    samples[OURS]["crc_gbps"] = _checksum_gbps(repetitions)
+            timing = time_contenders(
+                contenders,
+                tensors,
+                repetitions=repetitions,
+                n_threads=n_threads,
+                working_set_bytes=working_set_bytes,
+                sweep_bytes=sweep_bytes,
+            )
         except RuntimeError as error:
             raise RuntimeError(f"{group}: {error}") from error
+        samples = timing.samples
+        skipped |= timing.skipped
+        if OURS in samples:
+            with pinned(n_threads):
+                samples[OURS]["crc_gbps"] = _checksum_gbps(repetitions)
         for name, own in samples.items():
-            own["copies"] = [float(len(copies))]
+            own["copies"] = [float(timing.n_copies)]
             if ZIPNN in samples:
                 own |= _against(own, samples[ZIPNN])
             ratio = {"ratio": own.pop("ratio"), "coded_bytes": own.pop("coded_bytes")}
             ended = {f"{quantity}{suffix(n_threads)}": own[quantity] for quantity in own}
             rows[name].samples.update((ratio if n_threads == 1 else {}) | ended)
     return [
-        Row(group=group, name=name, samples=row.samples, skipped=skipped[name])
+        Row(group=group, name=name, samples=row.samples, skipped=skipped.get(name))
         for name, row in rows.items()
     ]
 

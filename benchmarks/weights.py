@@ -25,7 +25,7 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     return {
         name: np.array(tensor)  # out of the mapped file
         for name, tensor in safetensors_arrays(path)
-        if tensor.dtype == np.float32
+        if isinstance(tensor, np.ndarray) and tensor.dtype == np.float32
     }
 
 

@@ -17,7 +17,7 @@ from orbax_gds.bench.coders import BytesCoder, FrameCoder
 from orbax_gds.bench.contenders import OURS, Contender
 from orbax_gds.bench.files import safetensors_arrays
 from orbax_gds.bench.lineup import LineUp, Result, measure_streams, total
-from orbax_gds.bench.sources import open_sources, read_streams
+from orbax_gds.bench.sources import Streams, open_sources, read_streams
 from orbax_gds.errors import Corrupt, NotFound, OgdsError, Unsupported
 
 RNG = np.random.default_rng(3)
@@ -146,7 +146,6 @@ def test_any_bytes_are_safetensors_or_refused(tmp_path_factory, tail, n):
         {"dtype": "F32", "shape": [2], "data_offsets": [8, 16]},
         {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]},
         {"dtype": "F32", "shape": [2], "data_offsets": [0]},
-        {"dtype": "F3", "shape": [2], "data_offsets": [0, 8]},
         {"dtype": 3, "shape": [2], "data_offsets": [0, 8]},
         {},
         [],
@@ -158,6 +157,29 @@ def test_a_tensor_that_does_not_fit_its_file_is_refused(tmp_path, entry):
     path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
     with pytest.raises(OgdsError, match=r"x\.safetensors"):
         list(safetensors_arrays(path))
+
+
+def test_a_tensor_of_an_unknown_dtype_is_left_out_and_the_others_are_read(tmp_path):
+    entries = {
+        "odd": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]},
+        "good": {"dtype": "U8", "shape": [3], "data_offsets": [1, 4]},
+    }
+    text = json.dumps(entries).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + b"\0abc")
+    _, sources, (line,) = open_sources(tmp_path / "x.safetensors")
+    assert [source.read(0, 3).tobytes() for source in sources] == [b"abc"]
+    assert line.startswith("odd: dtype F4 is none of BOOL, ")
+
+
+@pytest.mark.parametrize(
+    ("held", "view", "wrong"),
+    [([0, 15, 7], "int4", False), ([0, 16, 7], "int4", True), ([3, 4], "uint2", True)],
+)
+def test_words_are_only_taken_for_a_narrower_dtype_if_they_fit(tmp_path, held, view, wrong):
+    np.savez(tmp_path / "x.npz", a=np.array(held, np.uint8), empty=np.zeros(0, np.uint8))
+    _, sources, left_out = open_sources(tmp_path / "x.npz", {"uint8": view})
+    assert [source.name for source in sources] == (["empty"] if wrong else ["a", "empty"])
+    assert ["bits above" in line for line in left_out] == [True] * wrong
 
 
 def results(*figures):
@@ -199,6 +221,42 @@ def test_a_total_weighs_dtypes_by_their_bytes_and_counts_what_is_not_taken_as_it
     assert ours.decode_x_memcpy == pytest.approx((400 / 10) / (300 / 2 + 100 / 10))
     assert ours.raw == ("b",)
     assert gone.skipped == "gone"
+
+
+def failing(arrays, n_threads):
+    def fail(coded):
+        raise OverflowError("too large")
+
+    return BytesCoder(arrays, bytes, fail)
+
+
+def wrong(arrays, n_threads):
+    return BytesCoder(arrays, bytes, lambda coded: coded[:-1] + b"?")
+
+
+def unmade(arrays, n_threads):
+    raise ImportError("no libodd.so")
+
+
+PEER_ERRORS = {
+    failing: "OverflowError('too large')",
+    wrong: "RuntimeError('the decoded bits differ from the source')",
+    unmade: "ImportError('no libodd.so')",
+}
+
+
+@pytest.mark.parametrize("make", PEER_ERRORS)
+def test_a_peer_that_fails_is_skipped_with_the_reason_and_we_fail_loudly(make):
+    streams = Streams(dtype="int8", arrays=[np.zeros(99, np.int8)], of_arrays=1, of_bytes=99)
+    measure = functools.partial(
+        measure_streams, streams, repetitions=1, working_set_bytes=0, sweep_bytes=8
+    )
+    peer = Contender(name="peer", package="numpy", make=make)
+    ours, theirs = measure(contenders=(QUICK[0], peer)).results
+    assert ours.skipped is None
+    assert theirs.skipped == PEER_ERRORS[make]
+    with pytest.raises(RuntimeError, match=r"^peer: "):
+        measure(contenders=(Contender(name="peer", make=make),))
 
 
 @pytest.fixture
@@ -257,11 +315,13 @@ def test_a_dtype_with_next_to_nothing_is_named_and_left_out(quick, tmp_path):
         (["all.npz", "--view", "float32=float3"], 2),
         (["all.npz", "--threads", "0"], 2),
         (["all.npz", "--limit", "much"], 2),
+        (["bytes.npy", "--view", "uint8=int4"], 2),
         (["broken.npz"], 1),
     ],
 )
 def test_wrong_calls_exit_with_2_and_damage_with_1(quick, places, arguments, code):
     (places / "broken.npz").write_bytes(b"PK\x03\x04")
+    np.save(places / "bytes.npy", np.arange(256, dtype=np.uint8))
     done = quick(places / arguments[0], *arguments[1:])
     assert (done.exit_code, done.stdout) == (code, "")
     assert "Traceback" not in done.stderr

@@ -8,7 +8,6 @@ import numpy as np
 from orbax_gds import _native
 from orbax_gds.codecs.zstd import AUTO_LEVEL, MAX_LEVEL
 from orbax_gds.dtypes import dtype_of, words_of
-from orbax_gds.errors import Unsupported
 from orbax_gds.options import Options
 from orbax_gds.plan import Run, ShardBox, make_plan
 from orbax_gds.stripe import PAGE_BYTES, RECORD_BYTES
@@ -21,9 +20,6 @@ _ZSTD_LEVELS = {"auto": AUTO_LEVEL, "max": MAX_LEVEL}  # as a save has them
 
 class Coder(Protocol):
     """One codec bound to arrays."""
-
-    def reset(self) -> None:
-        """Bring the input back, outside the timed part, where the codec writes into it."""
 
     def encode(self) -> int:
         """Encode all arrays and return the number of coded bytes."""
@@ -51,7 +47,7 @@ class FrameCoder:
         n_threads: Threads that share the runs.
 
     Raises:
-        Unsupported: The native core knows no such codec, or a dtype is not in FORMAT §5.
+        Unsupported: A dtype is not in FORMAT §5.
     """
 
     def __init__(
@@ -76,9 +72,6 @@ class FrameCoder:
             _BoundRun(run, out, sources, targets)
             for run, out in zip(plan.runs, frames, strict=True)
         ]
-
-    def reset(self) -> None:
-        """Nothing to do: the input is only read."""
 
     def encode(self) -> int:
         self._share(lambda run: run.encode(self._codec))
@@ -111,19 +104,16 @@ class _BoundRun:
         self.n_bytes = 0
 
     def encode(self, codec: str) -> None:
-        try:
-            self.n_bytes = _native.encode_run(
-                self._sources,
-                self._run.segments,
-                self._run.chunks,
-                self._out,
-                self._records,
-                codec=codec,
-                align_bytes=PAGE_BYTES,
-                zstd_level=_ZSTD_LEVELS.get(codec, 0),
-            )
-        except ValueError as error:
-            raise Unsupported(f"codec {codec!r}: {error}") from error
+        self.n_bytes = _native.encode_run(
+            self._sources,
+            self._run.segments,
+            self._run.chunks,
+            self._out,
+            self._records,
+            codec=codec,
+            align_bytes=PAGE_BYTES,
+            zstd_level=_ZSTD_LEVELS.get(codec, 0),
+        )
 
     def decode(self) -> None:
         status, chunk = _native.decode_run(
@@ -153,9 +143,9 @@ class BytesCoder:
     """A peer whose calls take bytes and return bytes.
 
     Args:
-        arrays: All of one dtype; the peer sees their words end to end.
+        arrays: All of one dtype; the peer sees their words end to end, in a copy.
         compress, decompress: The peer's calls.
-        overwrites_input: Whether `compress` writes into what it is given.
+        overwrites_input: Whether `compress` writes into what it is given; it can then encode once.
     """
 
     def __init__(
@@ -166,25 +156,17 @@ class BytesCoder:
         *,
         overwrites_input: bool = False,
     ) -> None:
-        self._original = source_bytes(arrays)
-        self._source: Any = self._original.tobytes()
-        if overwrites_input:
-            self._source = bytearray(self._source)
+        words = source_bytes(arrays)
+        self._source: Any = bytearray(words) if overwrites_input else words.tobytes()
         self._compress, self._decompress = compress, decompress
         self._coded = b""
         self._decoded: Any = b""
 
-    def reset(self) -> None:
-        if isinstance(self._source, bytearray):
-            np.frombuffer(self._source, np.uint8)[:] = self._original
-
     def encode(self) -> int:
-        self._coded = b""  # freed first, so that the result lands in memory touched before
         self._coded = self._compress(self._source)
         return len(self._coded)
 
     def decode(self) -> None:
-        self._decoded = b""
         self._decoded = self._decompress(self._coded)
 
     def decoded(self) -> np.ndarray:
@@ -196,10 +178,6 @@ class CopiesCoder:
 
     def __init__(self, coders: Sequence[Coder]) -> None:
         self._coders = coders
-
-    def reset(self) -> None:
-        for coder in self._coders:
-            coder.reset()
 
     def encode(self) -> int:
         return sum(coder.encode() for coder in self._coders)

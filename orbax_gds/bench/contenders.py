@@ -11,9 +11,8 @@ import numpy as np
 
 from orbax_gds.bench.coders import BytesCoder, Coder, CopiesCoder, FrameCoder
 from orbax_gds.dtypes import dtype_of, words_of
-from orbax_gds.errors import Unsupported
 
-__all__ = ["CONTENDERS", "OURS", "Contender", "bind", "reason_missing"]
+__all__ = ["CONTENDERS", "OURS", "Contender", "bind"]
 
 OURS = "orbax_gds"  # codec "auto"
 
@@ -44,17 +43,6 @@ class Contender:
         if dtype is not None and self.dtypes is not None and dtype not in self.dtypes:
             return f"{self.package or self.name} takes no {dtype}"
         return None
-
-
-def reason_missing(contender: Contender, arrays: Sequence[np.ndarray]) -> str | None:
-    """Return why a contender cannot code arrays here: a peer absent, a codec not built in."""
-    reason = contender.missing(dtype_of(arrays[0].dtype).name)
-    if reason is None and contender.package is None:
-        try:
-            contender.make([arrays[0].reshape(-1)[:1]], 1).encode()
-        except Unsupported as error:
-            return str(error)
-    return reason
 
 
 def bind(contender: Contender, copies: Sequence[Sequence[np.ndarray]], n_threads: int) -> Coder:

@@ -5,38 +5,42 @@ import os
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 
-import ml_dtypes
 import numpy as np
 
+from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt, Unsupported
 
 __all__ = ["safetensors_arrays"]
 
 _MAX_HEADER_BYTES = 100 << 20  # chosen: as in the safetensors library
 
-_SAFETENSORS_DTYPES: dict[str, np.dtype] = {
-    "BOOL": np.dtype(np.bool_),
-    "U8": np.dtype(np.uint8),
-    "I8": np.dtype(np.int8),
-    "U16": np.dtype(np.uint16),
-    "I16": np.dtype(np.int16),
-    "U32": np.dtype(np.uint32),
-    "I32": np.dtype(np.int32),
-    "U64": np.dtype(np.uint64),
-    "I64": np.dtype(np.int64),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "F32": np.dtype(np.float32),
-    "F64": np.dtype(np.float64),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "F8_E8M0": np.dtype(getattr(ml_dtypes, "float8_e8m0fnu", np.uint8)),
-    "C64": np.dtype(np.complex64),
+_SAFETENSORS_DTYPES = {  # to FORMAT §5
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "C64": "complex64",
 }
 
 
-def safetensors_arrays(path: str | os.PathLike[str]) -> Iterator[tuple[str, np.ndarray]]:
+def safetensors_arrays(
+    path: str | os.PathLike[str],
+) -> Iterator[tuple[str, np.ndarray | Unsupported]]:
     """Yield name and tensor of a safetensors file, in the order of the file.
+
+    Instead of a tensor of a dtype that is not in FORMAT §5 comes the reason why there is none.
 
     The file is mapped, so that only what is used is read.
 
@@ -45,15 +49,16 @@ def safetensors_arrays(path: str | os.PathLike[str]) -> Iterator[tuple[str, np.n
 
     Raises:
         Corrupt: The header is damaged, or a tensor lies outside the file.
-        Unsupported: A tensor has a dtype that NumPy and ml_dtypes do not hold.
     """
     path = FilePath(path)
     content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
     start, entries = _header(path, content)
     for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
-        dtype = _SAFETENSORS_DTYPES.get(entry["dtype"])
-        if dtype is None:
-            raise Unsupported(f"{path}: tensor {name!r} is {entry['dtype']}, which is not known.")
+        try:
+            dtype = _dtype(entry["dtype"])
+        except Unsupported as error:
+            yield name, error
+            continue
         begin, end = entry["data_offsets"]
         shape = tuple(entry["shape"])
         n_bytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
@@ -66,6 +71,14 @@ def safetensors_arrays(path: str | os.PathLike[str]) -> Iterator[tuple[str, np.n
         if (start + begin) % dtype.itemsize:
             tensor = tensor.copy()  # NumPy views words only where they are aligned
         yield name, tensor.view(np.ndarray).view(dtype).reshape(shape)
+
+
+def _dtype(name: str) -> np.dtype:
+    if name not in _SAFETENSORS_DTYPES:
+        raise Unsupported(
+            f"dtype {name} is none of {', '.join(_SAFETENSORS_DTYPES)}. Convert it to one of these."
+        )
+    return dtype_by_name(_SAFETENSORS_DTYPES[name]).numpy_dtype
 
 
 def _header(path: FilePath, content: np.ndarray) -> tuple[int, dict]:

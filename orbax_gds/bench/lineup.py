@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from orbax_gds.bench.contenders import CONTENDERS, Contender, bind, reason_missing
+from orbax_gds.bench.contenders import CONTENDERS, Contender
 from orbax_gds.bench.sources import Streams
-from orbax_gds.bench.timing import SWEEP_BYTES, Samples, copies_of, pinned, time_coders
+from orbax_gds.bench.timing import SWEEP_BYTES, Samples, time_contenders
 
 WORKING_SET_BYTES = 12_000_000  # chosen: with destination, more than the cache of most cores
 
@@ -86,29 +86,23 @@ def measure_streams(
         progress: called whenever a contender has run once.
 
     Raises:
-        RuntimeError: a codec returned other bits than it was given.
+        RuntimeError: our codec returned other bits than it was given.
     """
-    skipped = {one.name: reason_missing(one, streams.arrays) for one in contenders}
-    copies = copies_of(streams.arrays, n_threads * working_set_bytes)
-    with pinned(n_threads):
-        coders = {
-            one.name: bind(one, copies, n_threads)
-            for one in contenders
-            if skipped[one.name] is None
-        }
-        samples = time_coders(
-            coders,
-            [array for copy in copies for array in copy],
-            repetitions=repetitions,
-            sweep_bytes=sweep_bytes,
-            budget_secs=budget_secs,
-            n_threads=n_threads,
-            progress=progress,
-        )
+    timing = time_contenders(
+        contenders,
+        streams.arrays,
+        repetitions=repetitions,
+        n_threads=n_threads,
+        working_set_bytes=working_set_bytes,
+        sweep_bytes=sweep_bytes,
+        budget_secs=budget_secs,
+        progress=progress,
+    )
+    samples = timing.samples
     results = [
-        _result(one.name, samples[one.name], len(copies))
-        if one.name in samples
-        else Result(name=one.name, skipped=skipped[one.name])
+        Result(name=one.name, skipped=timing.skipped[one.name])
+        if one.name in timing.skipped
+        else _result(one.name, samples[one.name], timing.n_copies)
         for one in contenders
     ]
     memcpy = [figure for own in samples.values() for figure in own["memcpy_gbps"]]

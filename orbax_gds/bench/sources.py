@@ -12,7 +12,7 @@ import numpy as np
 
 from orbax_gds.bench.files import safetensors_arrays
 from orbax_gds.commit import io_context
-from orbax_gds.dtypes import dtype_by_name, dtype_of
+from orbax_gds.dtypes import dtype_by_name, dtype_of, words_of
 from orbax_gds.errors import Corrupt, NotFound, Unsupported
 from orbax_gds.item import Item
 from orbax_gds.listing import find_item
@@ -101,6 +101,8 @@ def sources_of(path: FilePath, views: Views | None = None) -> tuple[list[Source]
     with io_context(path, "read"):
         for name, array in reader(path):
             try:
+                if isinstance(array, Unsupported):
+                    raise array
                 array = _viewed(array, views or {})
                 dtype = dtype_of(array.dtype).name
             except Unsupported as err:
@@ -211,7 +213,14 @@ def _viewed(array: np.ndarray, views: Views) -> np.ndarray:
     target = dtype_by_name(name).numpy_dtype
     if target.itemsize != array.dtype.itemsize:
         raise Unsupported(f"{array.dtype.name} cannot be viewed as {name}: other widths")
-    return np.ascontiguousarray(array).view(target).reshape(array.shape)
+    viewed = np.ascontiguousarray(array).view(target).reshape(array.shape)
+    words, bits = words_of(viewed), dtype_by_name(name).bits
+    if words.size and int(words.max()) >> bits:
+        raise Unsupported(
+            f"{array.dtype.name} cannot be viewed as {name}: bits above {bits} are set in some "
+            "words. Unpack them to one word a byte, or leave --view out."
+        )
+    return viewed
 
 
 def _npy(path: FilePath) -> Iterator[tuple[str, np.ndarray]]:

@@ -1,18 +1,33 @@
-"""Fair timing: interleaved, caches swept, memory touched before, a memcpy beside every codec."""
+"""Fair timing: interleaved, caches swept, memory touched before, a memcpy beside every codec.
+
+A codec is bound to the arrays anew for each run and freed after it: only one is held at a time,
+and as freed memory is kept, its successor lands in memory that was touched before.
+"""
 
 import contextlib
 import ctypes
+import dataclasses
 import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from orbax_gds.bench.coders import Coder, source_bytes
+from orbax_gds.bench.contenders import Contender, bind
+from orbax_gds.dtypes import dtype_of
 
-__all__ = ["SWEEP_BYTES", "Samples", "copies_of", "keep_freed_memory", "pinned", "time_coders"]
+__all__ = [
+    "SWEEP_BYTES",
+    "Samples",
+    "Timing",
+    "copies_of",
+    "keep_freed_memory",
+    "pinned",
+    "time_contenders",
+]
 
 SWEEP_BYTES = 64 << 20  # chosen: above the last-level cache
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc, malloc.h
@@ -20,57 +35,87 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc, malloc.h
 Samples = dict[str, list[float]]
 
 
-def time_coders(
-    coders: Mapping[str, Coder],
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What `time_contenders` found.
+
+    Attributes:
+        samples: for each contender that ran `ratio` and `coded_bytes` of all copies, once, and
+            for each repetition `encode_gbps`, `decode_gbps`, `memcpy_gbps`, `encode_x_memcpy`,
+            `decode_x_memcpy`; GB/s counts source bytes.
+        skipped: why the others did not run.
+        n_copies: how many copies of the arrays were coded.
+    """
+
+    samples: dict[str, Samples]
+    skipped: dict[str, str]
+    n_copies: int
+
+
+def time_contenders(
+    contenders: Sequence[Contender],
     arrays: Sequence[np.ndarray],
     *,
     repetitions: int,
+    n_threads: int = 1,
+    working_set_bytes: int = 0,
     sweep_bytes: int = SWEEP_BYTES,
     budget_secs: float | None = None,
-    n_threads: int = 1,
     progress: Callable[[], None] | None = None,
-) -> dict[str, Samples]:
-    """Time coders that are bound to the same arrays, interleaved, and compare what they return.
+) -> Timing:
+    """Time contenders on the same arrays, interleaved, and compare what they return.
 
     Args:
-        coders: By name.
-        arrays: What they are bound to.
+        contenders: Our modes and the peers. A peer that is missing or fails is skipped.
+        arrays: Not empty, of one dtype.
         repetitions: Timed repetitions; one more is run first and discarded.
+        n_threads: Threads of every contender that has any, and of the memcpy.
+        working_set_bytes: Least bytes to code for each thread; copies make up what is missing.
         sweep_bytes: Memory read before each timed part to empty the caches.
-        budget_secs: No further repetition begins after this time; two always run. None: no bound.
-        n_threads: Threads of the memcpy; those of the coders are theirs.
-        progress: Called whenever a coder has run once.
-
-    Returns:
-        For each coder `ratio` and `coded_bytes`, once, and for each repetition `encode_gbps`,
-        `decode_gbps`, `memcpy_gbps`, `encode_x_memcpy`, `decode_x_memcpy`; GB/s counts source
-        bytes.
+        budget_secs: No further repetition begins after this time; one is always timed. None: no
+            bound.
+        progress: Called whenever a contender has run once.
 
     Raises:
-        RuntimeError: A coder returned other bits than it was given.
+        RuntimeError: Our codec returned other bits than it was given.
     """
-    samples: dict[str, Samples] = {name: {} for name in coders}
-    source = source_bytes(arrays)
+    dtype = dtype_of(arrays[0].dtype).name
+    missing = {one.name: one.missing(dtype) for one in contenders}
+    skipped = {name: reason for name, reason in missing.items() if reason is not None}
+    samples: dict[str, Samples] = {one.name: {} for one in contenders if one.name not in skipped}
+    copies = copies_of(arrays, n_threads * working_set_bytes)
+    source = source_bytes([array for copy in copies for array in copy])
     target = np.full(source.size, 0xFF, np.uint8)
     scratch = np.ones(max(1, sweep_bytes // 8), np.uint64)
     start = time.perf_counter()
-    for repetition in range(repetitions + 1):
-        spent = time.perf_counter() - start
-        if repetition > 1 and budget_secs is not None and spent > budget_secs:
-            break
-        for name, coder in coders.items():
-            figures = _time_once(coder, source, target, scratch, n_threads)
-            if progress is not None:
-                progress()
-            if repetition > 0:
-                for quantity, figure in figures.items():
-                    samples[name].setdefault(quantity, []).append(figure)
-    for name, coder in coders.items():
-        if not np.array_equal(coder.decoded(), source):
-            raise RuntimeError(f"{name}: the decoded bits differ from the source")
+    with pinned(n_threads):
+        for repetition in range(repetitions + 1):
+            spent = time.perf_counter() - start
+            if repetition > 1 and budget_secs is not None and spent > budget_secs:
+                break
+            for one in contenders:
+                if one.name in skipped:
+                    continue
+                try:
+                    # Bound in the call, so that no coder outlives its run.
+                    figures = _time_once(
+                        bind(one, copies, n_threads), source, target, scratch, n_threads
+                    )
+                except Exception as error:
+                    if one.package is None:
+                        raise RuntimeError(f"{one.name}: {error}") from error
+                    skipped[one.name] = repr(error)
+                    del samples[one.name]
+                    continue
+                if repetition > 0:
+                    for quantity, figure in figures.items():
+                        samples[one.name].setdefault(quantity, []).append(figure)
+                if progress is not None:
+                    progress()
+    for own in samples.values():
         for quantity in ("ratio", "coded_bytes"):  # the same in every repetition
-            samples[name][quantity] = samples[name][quantity][:1]
-    return samples
+            del own[quantity][1:]
+    return Timing(samples=samples, skipped=skipped, n_copies=len(copies))
 
 
 def copies_of(arrays: Sequence[np.ndarray], least_bytes: int) -> list[list[np.ndarray]]:
@@ -86,9 +131,12 @@ def copies_of(arrays: Sequence[np.ndarray], least_bytes: int) -> list[list[np.nd
 def _time_once(
     coder: Coder, source: np.ndarray, target: np.ndarray, scratch: np.ndarray, n_threads: int
 ) -> dict[str, float]:
-    """Time a memcpy, an encode and a decode; return speeds and ratios."""
+    """Time a memcpy, an encode and a decode; return speeds and ratios.
+
+    Raises:
+        RuntimeError: The coder returned other bits than it was given.
+    """
     n_bytes = source.nbytes
-    coder.reset()
     copy = _seconds(lambda: _copy(source, target, n_threads), scratch)
     coded_bytes = 0
 
@@ -98,6 +146,8 @@ def _time_once(
 
     encoding = _seconds(encode, scratch)
     decoding = _seconds(coder.decode, scratch)
+    if not np.array_equal(coder.decoded(), source):
+        raise RuntimeError("the decoded bits differ from the source")
     return {
         "ratio": n_bytes / coded_bytes,
         "coded_bytes": float(coded_bytes),
