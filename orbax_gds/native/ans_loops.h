@@ -18,6 +18,7 @@ void count_bytes(const uint8_t* y, size_t n, uint32_t* counts) noexcept {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
         const uint64_t eight = load_u64le(y + i);
+#pragma GCC unroll 8
         for (uint32_t k = 0; k < 8; ++k) {
             ++tables[k % 4][(eight >> (8 * k)) & 0xFF];
         }
