@@ -1,11 +1,13 @@
 """The command `orbax-gds`: look at checkpoints and check them, without jax.
 
 Data goes to stdout, talk to stderr. Exit status: 0 all is well, 1 problems were found, 2 wrong
-usage or nothing that could be read.
+usage, nothing that could be read, or a defect of ours.
 """
 
 import importlib.resources
+import json
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
@@ -47,6 +49,7 @@ from orbax_gds.terminal import (
 from orbax_gds.verifying import verify
 
 PROBLEMS, UNREADABLE = 1, 2
+_DEFECT = "This is a defect of orbax-gds; `python -X dev -m orbax_gds` shows where."
 _FEW_BYTES = 16 << 10  # chosen: below, a call costs more than coding
 
 _path_argument = click.argument("path", type=click.Path(path_type=FilePath))
@@ -68,7 +71,7 @@ class _SampleSize(click.ParamType):
 
 
 class _Group(click.Group):
-    """Turns our errors into a message on stderr and an exit status."""
+    """Turns errors into a message on stderr and an exit status."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -77,6 +80,13 @@ class _Group(click.Group):
             lines = [shown(line) for line in str(err).split("\n")]
             click.echo("orbax-gds: " + "\n".join(lines), err=True)
             ctx.exit(PROBLEMS if isinstance(err, Corrupt) else UNREADABLE)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise  # click's own
+        except Exception as err:  # 1 would say that problems were found
+            if sys.flags.dev_mode:
+                traceback.print_exc()
+            click.echo(f"orbax-gds: {shown(repr(err))}. {_DEFECT}", err=True)
+            ctx.exit(UNREADABLE)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -313,7 +323,11 @@ def _rounds(label: str) -> Iterator[Callable[[], None]]:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    try:
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    except UnicodeEncodeError:  # a path that is not UTF-8: the bytes as Python names them, escaped
+        text = json.dumps(msgspec.to_builtins(value), indent=2)
+    click.echo(text)
 
 
 def _item_json(report: ItemReport) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import orbax_gds as ogds
-from orbax_gds import listing
+from orbax_gds import cli, listing
 from orbax_gds import manifest as manifests
 from orbax_gds.cli import main
 from orbax_gds.commit import read_manifest
@@ -185,6 +185,29 @@ def test_damaged_manifest_exits_with_1(command, damaged):
     done = run(command, damaged)
     assert done.exit_code == 1
     assert "manifest" in done.output
+
+
+@pytest.mark.parametrize("command", ["ls", "inspect", "verify"])
+def test_a_path_that_is_not_utf8_is_given_back(command, tmp_path):
+    place = tmp_path / os.fsdecode(b"item\xff")
+    ogds.save(place, {"w": np.ones(2)})
+    done = run(command, place, "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["path"] == str(place)
+    done = run(command, place)
+    assert done.exit_code == 0
+    done.output.encode()
+
+
+def test_a_defect_exits_with_2_and_one_line(root, monkeypatch):
+    def fail(*arguments, **options):
+        raise KeyError("x\n")
+
+    monkeypatch.setattr(cli, "inspect", fail)
+    done = run("inspect", root)
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("orbax-gds: KeyError('x\\n'). This is a defect")
 
 
 def test_unfinished_save_is_not_found(root):
