@@ -38,15 +38,9 @@ from orbax_gds.manifest import FORMAT_VERSION
 from orbax_gds.options import parse_size
 from orbax_gds.page import page
 from orbax_gds.report import ItemReport, LeafReport, inspect
-from orbax_gds.terminal import (
-    derived_text,
-    item_text,
-    leaf_text,
-    line_up_text,
-    shown,
-    size_text,
-)
+from orbax_gds.terminal import item_text, line_up_text
 from orbax_gds.verifying import verify
+from orbax_gds.wording import derived_text, leaf_text, shown, size_text
 
 PROBLEMS, UNREADABLE = 1, 2
 _DEFECT = "This is a defect of orbax-gds; `python -X dev -m orbax_gds` shows where."

@@ -16,7 +16,7 @@ from orbax_gds import cli, listing
 from orbax_gds import manifest as manifests
 from orbax_gds.cli import main
 from orbax_gds.commit import read_manifest
-from orbax_gds.terminal import size_text
+from orbax_gds.wording import size_text
 
 
 @pytest.fixture(scope="module")

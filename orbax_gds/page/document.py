@@ -11,7 +11,7 @@ from orbax_gds.page.map import main_codec, treemap
 from orbax_gds.page.markup import Markup, join, tag
 from orbax_gds.report import CodecShare, ItemReport, LeafReport, PlaneBits
 from orbax_gds.sampling import PLANES
-from orbax_gds.terminal import (
+from orbax_gds.wording import (
     NOTHING,
     bits_text,
     counted_text,

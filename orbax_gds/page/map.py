@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from orbax_gds.page.markup import Markup, tag
 from orbax_gds.page.treemap import Rectangle, squarify
 from orbax_gds.report import ItemReport, LeafReport
-from orbax_gds.terminal import leaf_text, ratio_text, shares_text, shown, size_text
+from orbax_gds.wording import leaf_text, ratio_text, shares_text, shown, size_text
 
 __all__ = ["main_codec", "treemap"]
 

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Iterable
 
-from orbax_gds.terminal import shown
+from orbax_gds.wording import shown
 
 __all__ = ["Markup", "join", "tag"]
 
