@@ -2,17 +2,25 @@
 
 import dataclasses
 import enum
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from orbax_gds.manifest import Manifest, path_text
-from orbax_gds.plan import Indices, ShardBox, StoredShard
+from orbax_gds.plan import Indices, StoredShard
 
 FEATURE = "derived"
 """What an item with derived shards names in `requires`. FORMAT §9."""
+
+
+MAX_LOOKS = 1 << 25
+"""Pairs of boxes that are compared when an item is opened, about 0.2 s; our own items need none.
+
+FORMAT §4.2 lets a reader refuse what would take more.
+"""
 
 
 class Rule(enum.IntEnum):
@@ -50,71 +58,46 @@ class DerivedShard:
         return math.prod(self.extent)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """Stored words that a want is made of.
+class DerivedBoxes:
+    """The derived shards of one leaf, to be asked for boxes many times.
 
     Attributes:
-        leaf, start, extent: the box that is read: of the wanted leaf, or of a source of it.
-        want: number of the want.
-        into: the want, whose box this one is a part of.
-        rule: how the words that are read become those that are wanted.
+        shards: at least one, all of one rank.
     """
 
-    leaf: int
-    start: Indices
-    extent: Indices
-    want: int
-    into: ShardBox
-    rule: Rule = Rule.COPY
+    def __init__(self, shards: Sequence[DerivedShard]) -> None:
+        self.shards = shards
+        self._known: dict[tuple[Indices, Indices], DerivedShard] = {}
+        for shard in shards:
+            self._known.setdefault((shard.start, shard.extent), shard)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the want needs nothing else."""
-        return self.start == self.into.start and self.extent == self.into.extent
+    def equal_to(self, start: Indices, extent: Indices) -> DerivedShard | None:
+        """Return a shard with just this box, at the cost of a look into a dictionary."""
+        return self._known.get((start, extent))
 
+    def meeting(self, start: Indices, extent: Indices) -> list[DerivedShard]:
+        """Return the shards that share an element with a box; every one of them is looked at."""
+        low = np.array(start, np.int64)
+        starts, ends = self._edges
+        meets = (starts < low + np.array(extent, np.int64)) & (low < ends)
+        return [self.shards[i] for i in np.flatnonzero(meets.all(axis=1)).tolist()]
 
-def parts_of(
-    wants: Sequence[ShardBox], derived: Mapping[int, Sequence[DerivedShard]]
-) -> list[Part]:
-    """Say which boxes of stored leaves the wants are made of.
-
-    Args:
-        wants: boxes inside their leaves; empty ones are allowed.
-        derived: the derived shards of an item, by leaf.
-
-    Returns:
-        For each want its own box, as far as that is stored, and boxes of the sources of the rest.
-    """
-    parts = []
-    for i, want in enumerate(wants):
-        box = {"want": i, "into": want}
-        parts.append(Part(leaf=want.leaf, start=want.start, extent=want.extent, **box))
-        for shard in derived.get(want.leaf, ()):
-            shared = _shared(shard, want)
-            if shared is not None:
-                start, extent = shared
-                parts.append(
-                    Part(leaf=shard.source, start=start, extent=extent, rule=shard.rule, **box)
-                )
-    return parts
+    @functools.cached_property
+    def _edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """Starts and ends of the boxes: int64[shards, rank] each."""
+        rank = len(self.shards[0].start)
+        starts = np.array([s.start for s in self.shards], np.int64).reshape(-1, rank)
+        return starts, starts + np.array([s.extent for s in self.shards], np.int64).reshape(
+            -1, rank
+        )
 
 
-def _shared(shard: DerivedShard, want: ShardBox) -> tuple[Indices, Indices] | None:
-    if (shard.start, shard.extent) == (want.start, want.extent):
-        return shard.start, shard.extent
-    low = tuple(map(max, shard.start, want.start))
-    ends = (map(sum, zip(box.start, box.extent, strict=True)) for box in (shard, want))
-    extent = tuple(high - at for high, at in zip(map(min, *ends), low, strict=True))
-    return (low, extent) if min(extent, default=1) > 0 else None
-
-
-def by_leaf(derived: Iterable[DerivedShard]) -> dict[int, list[DerivedShard]]:
-    """Group derived shards by their leaf."""
+def by_leaf(derived: Iterable[DerivedShard]) -> dict[int, DerivedBoxes]:
+    """Group derived shards by their leaf; those of one leaf have its rank."""
     groups: dict[int, list[DerivedShard]] = defaultdict(list)
     for shard in derived:
         groups[shard.leaf].append(shard)
-    return groups
+    return {leaf: DerivedBoxes(shards) for leaf, shards in groups.items()}
 
 
 def problems(
@@ -137,9 +120,9 @@ def problems(
             sound.append(shard)
     if sound and FEATURE not in manifest.requires:
         yield sound[0], f"there are derived shards, but `requires` does not name {FEATURE!r}"
-    for shard in _chained(stored, sound):
+    for shard, what in _chained(stored, sound):
         leaf, source = (path_text(manifest.leaves[i].path) for i in (shard.leaf, shard.source))
-        yield shard, f"leaf {leaf!r} is derived from {source!r}, which is itself derived there"
+        yield shard, f"leaf {leaf!r} is derived from {source!r}, which is {what}"
 
 
 def _misfit(shard: DerivedShard, manifest: Manifest) -> str | None:
@@ -163,22 +146,23 @@ def _misfit(shard: DerivedShard, manifest: Manifest) -> str | None:
 
 def _chained(
     stored: Iterable[StoredShard], derived: Sequence[DerivedShard]
-) -> Iterator[DerivedShard]:
-    """Find the derived shards whose source is derived itself somewhere in their box."""
+) -> Iterator[tuple[DerivedShard, str]]:
+    """Find the derived shards whose source is derived itself somewhere in their box, and say so."""
     leaves = by_leaf(derived)
-    chained = [shard for shard in derived if shard.source in leaves]
-    sources = {shard.source for shard in chained}
+    maybe = [shard for shard in derived if shard.source in leaves]
+    sources = {shard.source for shard in maybe}
     whole = {(s.leaf, s.start, s.extent) for s in stored if s.leaf in sources}
-    boxes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    for shard in chained:
+    n_looks = 0
+    for shard in maybe:
+        boxes = leaves[shard.source]
         if (shard.source, shard.start, shard.extent) in whole:
             continue  # as every shard of ours: one that is stored, and no other is there
-        if shard.source not in boxes:
-            starts = np.array([s.start for s in leaves[shard.source]], np.int64)
-            extents = np.array([s.extent for s in leaves[shard.source]], np.int64)
-            boxes[shard.source] = starts, starts + extents
-        starts, ends = boxes[shard.source]
-        start = np.array(shard.start, np.int64)
-        meets = (starts < start + np.array(shard.extent, np.int64)) & (start < ends)
-        if meets.all(axis=1).any():
-            yield shard
+        if boxes.equal_to(shard.start, shard.extent):
+            yield shard, "itself derived there"
+            continue
+        n_looks += len(boxes.shards)
+        if n_looks > MAX_LOOKS:
+            yield shard, "itself derived in so many boxes that it would take too long to look there"
+            return
+        if boxes.meeting(shard.start, shard.extent):
+            yield shard, "itself derived there"

@@ -5,6 +5,7 @@ then every word is looked at. What a shard is called, or who made it from what, 
 """
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 
@@ -53,7 +54,7 @@ def find_derived(
     groups = list(_groups(shards, buffers, leaves))
     found: list[tuple[int, int, Rule]] = []
     n_threads = min(n_threads, len(groups))
-    run_tasks(groups, lambda group: found.extend(_follow(group, buffers)), n_threads)
+    run_tasks(groups, lambda group: found.extend(list(_follow(group, buffers))), n_threads)
     return {
         number: DerivedShard(
             leaf=shards[number].leaf,
@@ -109,16 +110,17 @@ def _follow(
     group: Sequence[_Member], buffers: Sequence[np.ndarray]
 ) -> Iterator[tuple[int, int, Rule]]:
     """Yield which member follows from which, and by what rule; what others follow from is kept."""
-    kept: list[_Member] = []
+    floats: list[_Member] = []  # of the kept ones, those that others may be rounded from
+    alike: dict[tuple[str, bytes], list[_Member]] = defaultdict(list)
     for member in sorted(group, key=lambda m: (m.dtype == _BFLOAT16, m.number)):
-        tried = 0
-        for source in kept:
+        same = alike[member.dtype, member.sample]
+        rounds = floats if member.dtype == _BFLOAT16 else ()
+        for source in itertools.islice(itertools.chain(rounds, same), _MAX_SOURCES):
             rule = Rule.COPY if source.dtype == member.dtype else Rule.ROUND
-            if tried == _MAX_SOURCES or (rule == Rule.COPY and source.sample != member.sample):
-                continue
-            tried += 1
             if _native.derives(buffers[source.number], buffers[member.number], rule):
                 yield member.number, source.number, rule
                 break
         else:
-            kept.append(member)
+            same.append(member)
+            if member.dtype == _FLOAT32:
+                floats.append(member)

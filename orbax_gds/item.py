@@ -12,12 +12,13 @@ import numpy as np
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
 from orbax_gds.commit import io_context, read_manifest
-from orbax_gds.derived import DerivedShard, Part, by_leaf, parts_of, problems
+from orbax_gds.derived import DerivedShard, by_leaf, problems
 from orbax_gds.drivers import Driver, File, open_driver
 from orbax_gds.dtypes import Dtype, dtype_by_name
 from orbax_gds.errors import Corrupt, NotFound, Truncated
 from orbax_gds.manifest import Manifest, StripeSpec, crc_text, path_text
 from orbax_gds.options import Options
+from orbax_gds.parts import Part, parts_of
 from orbax_gds.plan import ShardBox, StoredShard
 from orbax_gds.read_plan import (
     ChunkTable,
@@ -91,7 +92,6 @@ class Item(contextlib.AbstractContextManager["Item"]):
             driver = open_driver(self.options.driver, self.path)
             for spec in self.manifest.stripes:
                 self.stripes.append(self._open_stripe(driver, spec))
-            self._derived = by_leaf(shard for stripe in self.stripes for shard in stripe.derived)
             self._check_derived()
             self._check_coverage()
             self._check_sidecars()
@@ -160,6 +160,7 @@ class Item(contextlib.AbstractContextManager["Item"]):
                 f"{self.path}: {what}. A stripe or the manifest belongs to another item; "
                 "restore another step or a copy of this one."
             )
+        self._derived = by_leaf(derived)
 
     def _check_coverage(self) -> None:
         boxes: list[list[StoredShard | DerivedShard]] = [[] for _ in self.dtypes]

@@ -12,9 +12,10 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
-from orbax_gds.derived import DerivedShard, Part, Rule
+from orbax_gds.derived import DerivedShard, Rule
 from orbax_gds.dtypes import Dtype
 from orbax_gds.errors import Corrupt
+from orbax_gds.parts import Part
 from orbax_gds.plan import (
     MAX_CHUNK_WORDS,
     Indices,

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path as FilePath
 
@@ -179,8 +180,11 @@ class _ItemCheck:
 
     def _check_derived(self) -> None:
         """Check that derived shards have a source; name their leaves where that is hit."""
+        following: dict[int, set[int]] = defaultdict(set)
+        for shard in self.derived:
+            following[shard.source].add(shard.leaf)
         for number, hit in self.hits:
-            also = {shard.leaf for shard in self.derived if shard.source in hit} - {*hit}
+            also = set[int]().union(*(following.get(leaf, ()) for leaf in hit)) - {*hit}
             names = tuple(self.names[i] for i in (*hit, *sorted(also)) if i < len(self.names))
             self.problems[number] = dataclasses.replace(self.problems[number], leaves=names)
         for shard, what in problems(self.manifest, self.stored, self.derived):

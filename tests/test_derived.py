@@ -28,11 +28,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from trees import assert_same, files_of
 
 import orbax_gds as ogds
-from orbax_gds import commit
+from orbax_gds import _native, commit
 from orbax_gds import stripe as stripes
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Shard
-from orbax_gds.derived import DerivedShard, Rule, by_leaf, parts_of, problems
+from orbax_gds.derived import DerivedShard, Rule, by_leaf, problems
 from orbax_gds.deriving import find_derived
 from orbax_gds.dtypes import dtype_by_name, dtype_of, words_of
 from orbax_gds.errors import CommitError, Corrupt, OgdsError, Unsupported
@@ -40,6 +40,7 @@ from orbax_gds.item import Item
 from orbax_gds.manifest import FORMAT_VERSION, LeafSpec, Manifest
 from orbax_gds.monitoring import Stopwatch
 from orbax_gds.options import Options
+from orbax_gds.parts import parts_of
 from orbax_gds.plan import ShardBox, make_plan
 from orbax_gds.read_plan import check_coverage, chunk_table, plan_reads, read_segments
 from orbax_gds.saving import Prepared, _undescribed
@@ -182,6 +183,19 @@ def test_what_follows_is_derived_and_nothing_else(kinds, shape, n_threads):
         assert (number in shards) == (rounds or equal[0] != number)
         if number in shards:
             assert shards[number].source not in shards
+
+
+def test_few_sources_are_tried_for_each_shard(monkeypatch):
+    """Of zeros but for the last word, which no sample sees, and all of them different."""
+    leaves = [np.zeros(1000, np.float32) for _ in range(20)]
+    leaves += [np.zeros(1000, ml_dtypes.bfloat16) for _ in range(20)]
+    for number, leaf in enumerate(leaves):
+        words_of(leaf)[-1] = 0x100 + number
+    tried = []
+    compare = _native.derives
+    monkeypatch.setattr(_native, "derives", lambda *args: tried.append(1) or compare(*args))
+    assert found_among(leaves, 1) == {}
+    assert len(tried) <= 4 * len(leaves)
 
 
 def found_among(leaves, n_threads):

@@ -15,6 +15,7 @@ LAYERS = (
     ("options", "dtypes", "manifest", "staging"),
     ("codecs", "drivers", "plan"),
     ("derived",),
+    ("parts",),
     ("read_plan", "stripe", "sidecar", "paths", "deriving", "bandwidth", "owners"),
     ("commit", "shardings", "targets", "stripe_check", "weighing"),
     ("item", "listing", "verifying", "tree_metadata", "wants"),

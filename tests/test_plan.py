@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbax_gds.derived import parts_of
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt
+from orbax_gds.parts import parts_of
 from orbax_gds.plan import RUN_BYTES, ShardBox, StoredShard, cell_sizes, make_plan, matrix_columns
 from orbax_gds.read_plan import (
     READ_BYTES,
