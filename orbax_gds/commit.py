@@ -1,6 +1,7 @@
 """The order in which files appear and become durable, and publication. FORMAT §8.1."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path as FilePath
@@ -11,9 +12,20 @@ from orbax_gds import manifest as manifests
 from orbax_gds import stripe as stripes
 from orbax_gds.derived import FEATURE
 from orbax_gds.errors import CommitError, Corrupt, IoError, NotFound, OgdsError, Unsupported
+from orbax_gds.threads import run_tasks
 
 PENDING_NAME = "manifest.json.pending"
 COMPLETE_NAME = "manifest.json.tmp"
+
+_THREADS = 8  # chosen: stripes of many processes are read at once, as a shared file system is slow
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Sealed:
+    """A sealed stripe, and whether its layout has derived shards."""
+
+    spec: manifests.StripeSpec
+    has_derived: bool
 
 
 @contextlib.contextmanager
@@ -119,7 +131,7 @@ def publish(directory: str | os.PathLike[str]) -> None:
         directory: the item.
 
     Raises:
-        CommitError: a stripe is missing or not sealed, or nothing was saved here.
+        CommitError: a stripe is missing, damaged or not sealed, or nothing was saved here.
         IoError: the operating system refused a write, sync or rename.
     """
     directory = FilePath(directory)
@@ -130,12 +142,17 @@ def publish(directory: str | os.PathLike[str]) -> None:
     if not pending_path.exists():
         raise CommitError(f"{directory}: there is nothing to publish: no save was written here.")
     pending = _read_pending(pending_path)
-    sealed = tuple(_sealed(directory, stripe.file) for stripe in pending.stripes)
+    found: dict[str, _Sealed] = {}
+    names = [stripe.file for stripe in pending.stripes]
+    n_threads = min(_THREADS, len(names))
+    run_tasks(names, lambda name: found.update({name: _sealed(directory, name)}), n_threads)
+    sealed = [found[name] for name in names]
     complete_path = directory / COMPLETE_NAME
     requires = pending.requires
-    if FEATURE not in requires and any(_has_derived(directory, spec) for spec in sealed):
+    if FEATURE not in requires and any(each.has_derived for each in sealed):
         requires = (*requires, FEATURE)  # each process decides for itself what it derives
-    complete = msgspec.structs.replace(pending, stripes=sealed, requires=requires)
+    specs = tuple(each.spec for each in sealed)
+    complete = msgspec.structs.replace(pending, stripes=specs, requires=requires)
     write_synced(complete_path, manifests.encode(complete))
     sync_directory(directory)
     with io_context(final_path, "publish"):
@@ -153,11 +170,13 @@ def _read_pending(path: FilePath) -> manifests.Manifest:
         raise CommitError(f"The save in {path.parent} cannot be published: {err}") from err
 
 
-def _sealed(directory: FilePath, name: str) -> manifests.StripeSpec:
+def _sealed(directory: FilePath, name: str) -> _Sealed:
+    """Read what publication needs of a stripe: its ends, and the layout, which must be whole."""
     path = directory / name
     try:
         with path.open("rb") as file:
             header = stripes.decode_header(file.read(stripes.HEADER_BYTES), str(path))
+            layout = file.read(header.layout_bytes)
             n_bytes = file.seek(0, os.SEEK_END)
             file.seek(max(0, n_bytes - stripes.FOOTER_BYTES))
             footer = stripes.decode_footer(file.read(), str(path))
@@ -171,27 +190,21 @@ def _sealed(directory: FilePath, name: str) -> manifests.StripeSpec:
             f"Stripe {path} has {n_bytes} bytes but its footer speaks of {footer.file_bytes}, "
             "or its ends belong to two saves. The item is not published; save again."
         )
-    return manifests.StripeSpec(
+    layout_crc32c = f"{footer.layout_crc32c:08x}"
+    if manifests.crc_text(layout) != layout_crc32c:
+        raise CommitError(
+            f"The layout of stripe {path} is damaged: its CRC32C is {manifests.crc_text(layout)}, "
+            f"the footer says {layout_crc32c}. The item is not published; save again."
+        )
+    try:
+        has_derived = stripes.has_derived(layout, str(path))
+    except Corrupt as err:
+        raise CommitError(f"Stripe {path} cannot be published: {err}. Save again.") from err
+    spec = manifests.StripeSpec(
         file=name,
         uuid=footer.uuid.hex(),
         bytes=n_bytes,
-        layout_crc32c=f"{footer.layout_crc32c:08x}",
+        layout_crc32c=layout_crc32c,
         index_crc32c=f"{footer.index_crc32c:08x}",
     )
-
-
-def _has_derived(directory: FilePath, spec: manifests.StripeSpec) -> bool:
-    """Return whether a sealed stripe has derived shards, which only its layout says."""
-    path = directory / spec.file
-    try:
-        with path.open("rb") as file:
-            header = stripes.decode_header(file.read(stripes.HEADER_BYTES), str(path))
-            layout = file.read(header.layout_bytes)
-        if manifests.crc_text(layout) != spec.layout_crc32c:
-            raise Corrupt(f"{path}: the layout is damaged.")
-        return stripes.has_derived(layout, str(path))
-    except (OSError, Corrupt) as err:
-        raise CommitError(
-            f"The layout of stripe {path} cannot be read ({err}), so the item is not published. "
-            "Save again."
-        ) from err
+    return _Sealed(spec=spec, has_derived=has_derived)

@@ -29,7 +29,7 @@ from orbax_gds.derived import FEATURE, DerivedShard
 from orbax_gds.deriving import find_derived
 from orbax_gds.drivers import Driver, File, open_driver
 from orbax_gds.dtypes import dtype_by_name
-from orbax_gds.errors import Exists
+from orbax_gds.errors import Exists, IoError
 from orbax_gds.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -97,6 +97,18 @@ def save(
 def _refuse_published(directory: FilePath) -> None:
     if (directory / MANIFEST_NAME).exists():
         raise Exists(f"{directory} already holds a published item. Save elsewhere or delete it.")
+
+
+def _refuse_missing(directory: FilePath) -> None:
+    try:
+        os.stat(directory)
+    except OSError as err:
+        raise IoError(
+            err.errno,
+            f"Cannot save into {directory}: {err.strerror}. Make the directory first, where every "
+            "process sees it.",
+            str(directory),
+        ) from err
 
 
 def make_pool(options: Options) -> BufferPool:
@@ -190,24 +202,26 @@ class Prepared:
 
         Raises:
             Exists: an item is already published there.
-            IoError: the operating system refused; the item will not be published.
+            IoError: the directory is missing, or the operating system refused; the item will not
+                be published.
         """
         directory = FilePath(directory)
-        _refuse_published(directory)
-        self._leave_out_derived()
-        driver = open_driver(self.options.driver, directory)
-        key = storage_key(directory, driver)
         path = directory / stripes.file_name(self.process)
-        with _lent(pool, self.options) as buffers:
-            try:
+        try:
+            _refuse_published(directory)
+            _refuse_missing(directory)
+            self._leave_out_derived()
+            driver = open_driver(self.options.driver, directory)
+            key = storage_key(directory, driver)
+            with _lent(pool, self.options) as buffers:
                 self.coding = self._resolve(driver, path, key, buffers)
                 with driver.open(path, "w") as file:
                     writer = _StripeWriter(self, file, buffers)
                     writer.write()
                     with self.watch.time("sync"), writer.meter.measure():
                         file.sync(writer.file_bytes)
-            finally:
-                self._buffers = []  # the views go, so that donation is in place again
+        finally:
+            self._buffers = []  # the views go, so that donation is in place again
         STORAGE.remember(key, writer.meter, writer.file_bytes)
         with self.watch.time("sync"):
             if self.process == 0:

@@ -497,12 +497,16 @@ def test_the_item_requires_what_any_process_derived(tmp_path, derives):
     assert ogds.verify(tmp_path) == []
 
 
-def test_a_layout_that_was_damaged_since_is_not_published(tmp_path):
-    arrays = [master(0), master(1)]
-    for process in (0, 1):
-        prepared(process, arrays, [process], tmp_path).write(tmp_path)
-    with open(tmp_path / "p00001.ogds", "r+b") as file:
+@pytest.mark.parametrize("damaged", [0, 1])
+@pytest.mark.parametrize("derives", [True, False])
+def test_a_layout_that_was_damaged_since_is_not_published(tmp_path, damaged, derives):
+    weights = master(0)
+    arrays = [weights, weights.copy() if derives else flipped(weights), master(1)]
+    for process, own in enumerate(([0, 1], [2])):
+        prepared(process, arrays, own, tmp_path).write(tmp_path)
+    with open(tmp_path / f"p0000{damaged}.ogds", "r+b") as file:
         file.seek(70)
         file.write(b"\xff")
-    with pytest.raises(CommitError, match="layout of stripe"):
+    with pytest.raises(CommitError, match=f"layout of stripe .*p0000{damaged}"):
         commit.publish(tmp_path)
+    assert not (tmp_path / "manifest.json").exists()

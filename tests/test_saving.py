@@ -1,7 +1,9 @@
 """A save stores what was there when it was asked for, and says how."""
 
+import errno
 import os
 import uuid
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ import orbax_gds as ogds
 from orbax_gds import _native, commit, saving
 from orbax_gds.errors import (
     Exists,
+    IoError,
     Unsupported,
 )
 
@@ -162,3 +165,23 @@ def test_a_pool_serves_many_saves(tmp_path):
             assert_same(ogds.restore(tmp_path), large_tree())
             (tmp_path / "manifest.json").unlink()
             assert os.listdir(tmp_path) != [], number
+
+
+def test_a_directory_must_be_there_to_write_into(tmp_path):
+    prepared = saving.prepare({"a": 1})
+    with pytest.raises(IoError, match="Make the directory first") as raised:
+        prepared.write(tmp_path / "nowhere")
+    assert raised.value.errno == errno.ENOENT
+
+
+@pytest.mark.parametrize("failing", ["find_derived", "open_driver", "storage_key", "make_pool"])
+def test_a_save_that_fails_lets_go_of_the_snapshot(tmp_path, monkeypatch, failing):
+    def fail(*_):
+        raise OSError("refused")
+
+    prepared = saving.prepare({"a": np.ones(30_000), "b": np.ones(30_000)})
+    words = [weakref.ref(buffer) for buffer in prepared._buffers]
+    monkeypatch.setattr(saving, failing, fail)
+    with pytest.raises(OSError, match="refused"):
+        prepared.write(tmp_path)
+    assert [word() for word in words] == [None, None]
