@@ -18,8 +18,10 @@ import numpy as np
 from orbax_gds.drivers import Driver
 from orbax_gds.threads import run_tasks
 
-PROBE_PIECE_BYTES = 8 << 20  # chosen: what a save writes at once
-PROBE_PIECES = 2
+_PIECE_BYTES = 8 << 20  # chosen: what a save writes at once
+_PROBE_BYTES = 16 << 20  # chosen: some ms on any device
+_PROBE_SHARE = 32  # chosen: at most so small a part of a state is written for a look
+_PAGE_BYTES = 4096  # required: what direct writes are multiples of
 _LEAST_BYTES = 16 << 20  # chosen: less is dominated by the sync
 _LEAST_SECS = 1e-9
 
@@ -112,11 +114,27 @@ class WriteMeter:
 
 
 class KnownStorage:
-    """What was last measured, by device and driver; for any number of threads."""
+    """What was last measured, by device and driver; for any number of threads.
 
-    def __init__(self) -> None:
+    Keep one for many saves. Only the first is then preceded by a probe.
+
+    Args:
+        clock: seconds.
+        times: of the calling thread.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        times: Callable[[], ThreadTimes] = thread_times,
+    ) -> None:
+        self.clock, self.times = clock, times
         self._known: dict[StorageKey, Storage] = {}
         self._lock = threading.Lock()
+
+    def meter(self) -> WriteMeter:
+        """Return a meter that has measured nothing yet."""
+        return WriteMeter(self.clock, self.times)
 
     def remember(self, key: StorageKey, meter: WriteMeter, n_bytes: int) -> None:
         """Note what a file of so many bytes cost; a few bytes say nothing."""
@@ -130,44 +148,55 @@ class KnownStorage:
             return self._known.get(key)
 
 
-STORAGE = KnownStorage()
-"""What this process knows of its storage."""
-
-
 def storage_key(directory: str | os.PathLike[str], driver: Driver) -> StorageKey:
     """Return what tells one storage from another: the device, and the way to it."""
     return os.stat(directory).st_dev, driver.name
 
 
+def probe_bytes(state_bytes: int) -> int:
+    """Return how much to write before a state of so many bytes: 1/32, at most 16 MiB."""
+    return min(_PROBE_BYTES, state_bytes // _PROBE_SHARE)
+
+
 def probe(
-    driver: Driver, path: FilePath, memory: np.ndarray, meter: WriteMeter, *, n_threads: int
+    driver: Driver,
+    path: FilePath,
+    memory: np.ndarray,
+    meter: WriteMeter,
+    *,
+    n_bytes: int,
+    n_threads: int,
 ) -> Storage:
-    """Write and sync a temporary file, remove it, and return what it cost.
+    """Write and sync a temporary file and return what it cost.
+
+    Its name is removed as soon as it is open, so that not even a killed process leaves its bytes.
 
     Args:
         driver: that the save will use.
         path: of the temporary file, in the directory of the save.
-        memory: uint8[n], 4096-aligned, n ≥ PROBE_PIECE_BYTES; it is filled with noise, as some
-            storage takes anything else faster.
+        memory: uint8[n], 4096-aligned, at least 4096; what is written is filled with noise, as
+            some storage takes anything else faster.
         meter: that measures nothing else.
-        n_threads: that write at once.
+        n_bytes: at most to write; at least 4096 a thread are.
+        n_threads: that write at once, as many as the save has.
 
     Raises:
         OSError: the system refused; the file is gone if the system lets it.
     """
-    piece = memory[:PROBE_PIECE_BYTES]
+    most = min(_PIECE_BYTES, len(memory), n_bytes // n_threads)
+    piece = memory[: max(_PAGE_BYTES, most - most % _PAGE_BYTES)]
     noise = np.random.default_rng(0).integers(0, 1 << 63, len(piece) // 8, np.int64)
     piece[:] = noise.view(np.uint8)
-    n_bytes = PROBE_PIECES * PROBE_PIECE_BYTES
+    n_bytes = max(n_threads, n_bytes // len(piece)) * len(piece)
     try:
         with driver.open(path, "w") as file:
+            path.unlink(missing_ok=True)
 
             def write(offset: int) -> None:
                 with meter.measure():
                     file.write(offset, piece)
 
-            offsets = range(0, n_bytes, PROBE_PIECE_BYTES)
-            run_tasks(offsets, write, min(n_threads, PROBE_PIECES))
+            run_tasks(range(0, n_bytes, len(piece)), write, n_threads)
             with meter.measure():
                 file.sync(n_bytes)
         return meter.storage(n_bytes)

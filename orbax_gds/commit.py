@@ -16,6 +16,7 @@ from orbax_gds.threads import run_tasks
 
 PENDING_NAME = "manifest.json.pending"
 COMPLETE_NAME = "manifest.json.tmp"
+PROBE_SUFFIX = ".probe"  # of a file that a process killed at the wrong moment leaves, empty
 
 _THREADS = 8  # chosen: stripes of many processes are read at once, as a shared file system is slow
 
@@ -154,6 +155,9 @@ def publish(directory: str | os.PathLike[str]) -> None:
     specs = tuple(each.spec for each in sealed)
     complete = msgspec.structs.replace(pending, stripes=specs, requires=requires)
     write_synced(complete_path, manifests.encode(complete))
+    for probe in directory.glob("*" + PROBE_SUFFIX):
+        with contextlib.suppress(OSError):  # it is empty and no reader looks at it
+            probe.unlink()
     sync_directory(directory)
     with io_context(final_path, "publish"):
         os.rename(complete_path, final_path)

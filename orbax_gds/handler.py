@@ -18,6 +18,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.future import CommitFutureAwaitingContractedSignals, Future
 
 from orbax_gds import commit, dropin, restoring, saving
+from orbax_gds.bandwidth import KnownStorage
 from orbax_gds.dropin import RestoreRequest
 from orbax_gds.errors import IoError, NotFound, Unsupported
 from orbax_gds.manifest import Path
@@ -81,8 +82,9 @@ class GdsRestore(ocp.args.CheckpointArgs):
 class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
     """Save and restore any PyTree in the format of FORMAT.md, under Orbax's checkpointers.
 
-    What a save needs lies in its directory; an instance keeps buffers for the next one, and which
-    directories to sync then. It may serve any number of items at once, also without a checkpointer.
+    What a save needs lies in its directory; an instance keeps buffers for the next one, how fast
+    the storage was, and which directories to sync then. It may serve any number of items at once,
+    also without a checkpointer.
 
     Args:
         options: how to save and restore; None takes `Options.from_environment()`.
@@ -98,6 +100,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
     def __init__(self, options: Options | None = None) -> None:
         self._options = Options.from_environment() if options is None else options
         self._pool: BufferPool | None = None
+        self._storage = KnownStorage()
         self._published: set[FilePath] = set()  # items that Orbax renames after us
         self._lock = threading.Lock()
 
@@ -121,7 +124,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
 
         async def store() -> None:  # in a thread and a loop of its own, so that it may block
             self._sync_renames()
-            prepared.write(target, pool=self._shared_pool())
+            prepared.write(target, pool=self._shared_pool(), storage=self._storage)
 
         return [CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")]
 
@@ -138,7 +141,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         target = _local(directory)
         prepared = self._prepare(args)
         parents = commit.make_directory(target)
-        prepared.write(target, pool=self._shared_pool())
+        prepared.write(target, pool=self._shared_pool(), storage=self._storage)
         if jax.process_count() == 1:
             commit.publish(target)
             for parent in parents:

@@ -43,7 +43,7 @@ class SaveReport:
         bytes_out: bytes of its stripe.
         n_derived: its shards that are not stored, as their words follow from other leaves'.
         bytes_derived: bytes of the words of these.
-        coding: what `Options.codec` came to: "auto", "fast", "max" or "off".
+        coding: what `Options.codec` came to in this process: "auto", "fast", "max" or "off".
         coding_reason: why: not weighed, or the speeds that were.
         codecs: bytes of frames per codec.
         driver: the path that really carried the bytes: "direct" or "buffered".

@@ -199,18 +199,31 @@ class _Cutter:
             at, segment_at = end, segment_end
 
 
-def one_chunk(run: Run, row: int) -> Run:
-    """Return one chunk of a run, by its row in `run.chunks`, as a run of its own."""
+def part_of_chunk(run: Run, row: int, first_word: int, n_words: int) -> Run:
+    """Return consecutive words of one chunk as a run of its own, for a look.
+
+    Args:
+        run: that has the chunk.
+        row: of the chunk in `run.chunks`.
+        first_word, n_words: the words, within the chunk; n_words ≥ 1.
+    """
     end = int(run.chunks[: row + 1, 3].sum())
-    rows = run.segments[end - int(run.chunks[row, 3]) : end]
+    rows = run.segments[end - int(run.chunks[row, 3]) : end].astype(np.int64)
+    number, _, dtype_id, _, columns = run.chunks[row].tolist()
+    word_bytes = dtype_by_id(dtype_id).container_bytes
+    begins = np.maximum(rows[:, 2], first_word)
+    lengths = np.minimum(rows[:, 2] + rows[:, 3], first_word + n_words) - begins
+    rows[:, 1] += (begins - rows[:, 2]) * word_bytes
+    rows[:, 2], rows[:, 3] = begins - first_word, lengths
+    rows = rows[lengths > 0]
     first, last = int(rows[:, 0].min()), int(rows[:, 0].max())
-    _, n_words, dtype, *_ = run.chunks[row].tolist()
+    columns = columns if columns <= n_words else 0
     return Run(
-        chunks=run.chunks[row : row + 1],
-        segments=rows - np.array([first, 0, 0, 0], np.uint64),
+        chunks=np.array([[number, n_words, dtype_id, len(rows), columns]], np.uint32),
+        segments=(rows - np.array([first, 0, 0, 0])).astype(np.uint64),
         first_buffer=run.first_buffer + first,
         end_buffer=run.first_buffer + last + 1,
-        n_bytes=n_words * dtype_by_id(dtype).container_bytes,
+        n_bytes=n_words * word_bytes,
     )
 
 

@@ -22,9 +22,16 @@ import numpy as np
 from orbax_gds import _native, leaves, sidecar, weighing
 from orbax_gds import stripe as stripes
 from orbax_gds._version import __version__
-from orbax_gds.bandwidth import STORAGE, StorageKey, WriteMeter, probe, storage_key
+from orbax_gds.bandwidth import (
+    KnownStorage,
+    StorageKey,
+    WriteMeter,
+    probe,
+    probe_bytes,
+    storage_key,
+)
 from orbax_gds.codecs import codec_by_id
-from orbax_gds.commit import leave_pending, make_directory, publish, sync_directory
+from orbax_gds.commit import PROBE_SUFFIX, leave_pending, make_directory, publish, sync_directory
 from orbax_gds.derived import FEATURE, DerivedShard
 from orbax_gds.deriving import find_derived
 from orbax_gds.drivers import Driver, File, open_driver
@@ -48,6 +55,7 @@ logger = logging.getLogger(__name__)
 # Measured: where words and frame lie alike on their pages, as a sample's would and a save's hardly
 # ever do, copying takes three times as long.
 _UNLIKE_PAGES = 2048
+_FRAME_BYTES = 64  # required: FORMAT §6, what a frame is a multiple of
 _FRAME_OVERHEAD_BYTES = 128  # required: FORMAT §6, header and padding of a frame that is raw
 
 
@@ -189,13 +197,18 @@ class Prepared:
         self._bytes_derived = 0
 
     def write(
-        self, directory: str | os.PathLike[str], *, pool: BufferPool | None = None
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        pool: BufferPool | None = None,
+        storage: KnownStorage | None = None,
     ) -> SaveReport:
         """Write and seal this process's stripe; on process 0, leave what publication needs.
 
         Args:
             directory: the item's directory, which exists.
             pool: buffers from `make_pool`, kept for many saves; None makes them for this one.
+            storage: what earlier saves measured, kept for many; None knows nothing yet.
 
         Returns:
             The report, in the state "synced".
@@ -207,6 +220,7 @@ class Prepared:
         """
         directory = FilePath(directory)
         path = directory / stripes.file_name(self.process)
+        storage = storage or KnownStorage()
         try:
             _refuse_published(directory)
             _refuse_missing(directory)
@@ -214,15 +228,15 @@ class Prepared:
             driver = open_driver(self.options.driver, directory)
             key = storage_key(directory, driver)
             with _lent(pool, self.options) as buffers:
-                self.coding = self._resolve(driver, path, key, buffers)
+                self.coding = self._resolve(driver, path, key, buffers, storage)
                 with driver.open(path, "w") as file:
-                    writer = _StripeWriter(self, file, buffers)
+                    writer = _StripeWriter(self, file, buffers, storage.meter())
                     writer.write()
                     with self.watch.time("sync"), writer.meter.measure():
                         file.sync(writer.file_bytes)
         finally:
             self._buffers = []  # the views go, so that donation is in place again
-        STORAGE.remember(key, writer.meter, writer.file_bytes)
+        storage.remember(key, writer.meter, writer.file_bytes)
         with self.watch.time("sync"):
             if self.process == 0:
                 resolved = {"coding": self.coding.codec, "zstd_level": self.coding.zstd_level}
@@ -272,19 +286,29 @@ class Prepared:
             self.manifest = msgspec.structs.replace(self.manifest, requires=(FEATURE,))
 
     def _resolve(
-        self, driver: Driver, path: FilePath, key: StorageKey, pool: BufferPool
+        self,
+        driver: Driver,
+        path: FilePath,
+        key: StorageKey,
+        pool: BufferPool,
+        known: KnownStorage,
     ) -> weighing.Coding:
         """Choose the coding, by measuring where the state is large enough for it to matter."""
-        codec, n_workers = self.options.codec, min(self.options.n_workers, os.cpu_count() or 1)
+        codec = self.options.codec
         if not weighing.pays(codec, self.plan):
             return weighing.as_asked(codec)
         with self.watch.time("weigh"), pool.acquire() as buffer:
-            storage = STORAGE.recall(key)
+            storage = known.recall(key)
             if storage is None:
                 try:
-                    file = path.with_suffix(".probe")
-                    memory, meter = buffer.memory, WriteMeter()
-                    storage = probe(driver, file, memory, meter, n_threads=n_workers)
+                    storage = probe(
+                        driver,
+                        path.with_suffix(PROBE_SUFFIX),
+                        buffer.memory,
+                        known.meter(),
+                        n_bytes=probe_bytes(sum(run.n_bytes for run in self.plan.runs)),
+                        n_threads=self.options.n_workers,
+                    )
                 except OSError as err:  # if it is in the way of the save, that will say so
                     reason = f"the storage cannot be measured: {err}"
                     logger.warning("coding %s: %s", codec, reason)
@@ -294,18 +318,30 @@ class Prepared:
             coding = weighing.weigh(
                 self.plan,
                 storage=storage,
-                n_workers=n_workers,
-                encode=lambda run, coding: self._encode(run, out, record, coding),
+                n_workers=min(self.options.n_workers, os.cpu_count() or 1),
+                encode=lambda run, coding: self._encode(run, out, record, coding, _FRAME_BYTES),
+                times=known.times,
             )
-        logger.info("coding %s, zstd %d: %s", coding.codec, coding.zstd_level, coding.reason)
+        logger.info(
+            "process %d: coding %s, zstd %d: %s",
+            self.process,
+            coding.codec,
+            coding.zstd_level,
+            coding.reason,
+        )
         return coding
 
     def encode(self, run: Run, out: np.ndarray, records: np.ndarray) -> int:
         """Code a run into `out` with one native call; return the bytes it took."""
-        return self._encode(run, out, records, self.coding)
+        return self._encode(run, out, records, self.coding, stripes.PAGE_BYTES)
 
     def _encode(
-        self, run: Run, out: np.ndarray, records: np.ndarray, coding: weighing.Coding
+        self,
+        run: Run,
+        out: np.ndarray,
+        records: np.ndarray,
+        coding: weighing.Coding,
+        align_bytes: int,
     ) -> int:
         return _native.encode_run(
             self._buffers[run.first_buffer : run.end_buffer],
@@ -315,7 +351,7 @@ class Prepared:
             records,
             codec=coding.codec,
             zstd_level=coding.zstd_level,
-            align_bytes=stripes.PAGE_BYTES,
+            align_bytes=align_bytes,
         )
 
 
@@ -336,7 +372,7 @@ class _StripeWriter:
     earliest run always has one, so that waiting ends.
     """
 
-    def __init__(self, save: Prepared, file: File, pool: BufferPool) -> None:
+    def __init__(self, save: Prepared, file: File, pool: BufferPool, meter: WriteMeter) -> None:
         self.save, self.file, self.pool = save, file, pool
         self.records = np.zeros(save.plan.n_chunks, stripes.RECORD)
         self.file_bytes = 0
@@ -345,7 +381,7 @@ class _StripeWriter:
         self._placed = 0  # runs that have their place
         self._offset = 0  # where the next run goes
         self._error: BaseException | None = None
-        self.meter = WriteMeter()
+        self.meter = meter
 
     def write(self) -> None:
         """Write header, layout, frames, index and footer; not synced."""

@@ -12,33 +12,31 @@ from typing import Literal
 import numpy as np
 
 from orbax_gds.bandwidth import Storage, ThreadTimes, thread_times
-from orbax_gds.codecs.zstd import AUTO_LEVEL, MAX_LEVEL
+from orbax_gds.codecs.zstd import AUTO_LEVEL, LEVELS
 from orbax_gds.dtypes import DTYPES
 from orbax_gds.options import Codec
-from orbax_gds.plan import Plan, Run, one_chunk
+from orbax_gds.plan import Plan, Run, part_of_chunk
 
-WEIGH_ABOVE_BYTES = 64 << 20  # chosen: below, a save is over in the time that a wrong choice costs
+WEIGH_ABOVE_BYTES = 32 << 20  # chosen: below, a save is over in the time that a wrong choice costs
 
 Weighed = Literal["auto", "fast", "off"]
 Speeds = Mapping[Weighed, "Speed"]
 
-_ZSTD_LEVELS: dict[Codec, int] = {"auto": AUTO_LEVEL, "max": MAX_LEVEL}
 # Chosen: a coding must keep up with this much to spare. Timings scatter, and workers share
 # processors with training.
 _HEADROOM = 1.1
-_SAMPLE_CHUNKS = 4  # chosen: from all over the state, as moments code slower than weights
-_SAMPLE_SHARE = 128  # chosen: at most so small a part of a state is coded for a look
-_WHOLE_SAMPLE_CHUNKS = 1  # chosen: zstd takes several ms for each
-_SAMPLE_BYTES = 8 << 20  # chosen: bounds the sample where chunks are long
-_LEAST_CHUNK_BYTES = 64 << 10  # chosen: shorter chunks are dominated by the call
+_PIECES = 8  # chosen: of a sample, from all over the state, as moments code slower than weights
+_SHARE = 256  # chosen: at most so small a part of a state is in the sample of words with a split
+_WHOLE_SHARE = 1024  # chosen: and of the others, as zstd takes many times as long for each
+_LEAST_PIECE_BYTES = 64 << 10  # chosen: the coding of fewer is dominated by the call
+_MOST_PIECE_BYTES = 1 << 20  # chosen: more tell nothing new
 _TURNS = 2  # chosen: the first one also brings pages and tables into the caches
 _LEAST_SECS = 1e-9
 
-_CONTAINER_BYTES = np.zeros(256, np.int64)
-_HAS_SPLIT = np.zeros(256, np.bool_)
-for _dtype in DTYPES:
-    _CONTAINER_BYTES[_dtype.id] = _dtype.container_bytes
-    _HAS_SPLIT[_dtype.id] = _dtype.split is not None
+_BY_ID = {dtype.id: dtype for dtype in DTYPES}
+_DTYPES = [_BY_ID.get(number) for number in range(256)]
+_WORD_BYTES = np.array([dtype.container_bytes if dtype else 0 for dtype in _DTYPES])
+_HAS_SPLIT = np.array([dtype is not None and dtype.split is not None for dtype in _DTYPES])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,7 @@ class Speed:
 
 def as_asked(codec: Codec, reason: str = "not weighed") -> Coding:
     """Return the coding of a save that is not weighed: each codec with its own level of zstd."""
-    return Coding(codec=codec, zstd_level=_ZSTD_LEVELS.get(codec, 0), reason=reason)
+    return Coding(codec=codec, zstd_level=LEVELS.get(codec, 0), reason=reason)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,7 +153,7 @@ def weigh(
     encode: Callable[[Run, Coding], int],
     times: Callable[[], ThreadTimes] = thread_times,
 ) -> Coding:
-    """Time each coding on a few chunks of the plan and choose one.
+    """Time each coding on a sample of the plan and choose one.
 
     Args:
         plan: of the save.
@@ -179,30 +177,47 @@ def weigh(
 
 
 def sample(plan: Plan, *, split: bool) -> list[Run]:
-    """Return a few chunks from all over a plan, each as a run of its own.
+    """Return a few pieces of chunks from all over a plan, each as a run of its own.
+
+    They lie at equal distances in bytes, so that each leaf and dtype has a share as in the plan.
+    Together they are at most 1/256 of its words, or 1/1024 where those without a split are
+    sampled, but always one piece of 64 KiB.
 
     Args:
         plan: of the save.
         split: whether of words with a split, or of the others.
 
     Returns:
-        The same for the same plan; empty if no such chunk is long enough to measure by.
+        The same for the same plan; empty if no such chunk has 64 KiB to measure by.
     """
     fitting: list[tuple[Run, int]] = []
-    fitting_bytes = 0
+    sizes: list[int] = []
     for run in plan.runs:
         dtypes = run.chunks[:, 2]
-        n_bytes = run.chunks[:, 1] * _CONTAINER_BYTES[dtypes]
-        rows = np.flatnonzero((_HAS_SPLIT[dtypes] == split) & (n_bytes >= _LEAST_CHUNK_BYTES))
+        n_bytes = run.chunks[:, 1] * _WORD_BYTES[dtypes]
+        rows = np.flatnonzero((_HAS_SPLIT[dtypes] == split) & (n_bytes >= _LEAST_PIECE_BYTES))
         fitting += [(run, row) for row in rows.tolist()]
-        fitting_bytes += int(n_bytes[rows].sum())
-    if not fitting:
-        return []
-    sample_bytes = min(_SAMPLE_BYTES, sum(run.n_bytes for run in plan.runs) // _SAMPLE_SHARE)
-    most = sample_bytes * len(fitting) // fitting_bytes
-    n_chunks = max(1, min(most, len(fitting), _SAMPLE_CHUNKS if split else _WHOLE_SAMPLE_CHUNKS))
-    places = [(2 * i + 1) * len(fitting) // (2 * n_chunks) for i in range(n_chunks)]
-    return [one_chunk(*fitting[place]) for place in places]
+        sizes += n_bytes[rows].tolist()
+    sample_bytes = sum(run.n_bytes for run in plan.runs) // (_SHARE if split else _WHOLE_SHARE)
+    sample_bytes = max(_LEAST_PIECE_BYTES, sample_bytes)
+    n_pieces = min(_PIECES, sample_bytes // _LEAST_PIECE_BYTES) if fitting else 0
+    piece_bytes = min(_MOST_PIECE_BYTES, sample_bytes // max(1, n_pieces))
+    ends = np.cumsum(sizes, dtype=np.int64)
+    pieces: list[Run] = []
+    for i in range(n_pieces):
+        at = (2 * i + 1) * int(ends[-1]) // (2 * n_pieces)
+        place = int(np.searchsorted(ends, at, side="right"))
+        pieces.append(_piece(*fitting[place], at - int(ends[place]) + sizes[place], piece_bytes))
+    return pieces
+
+
+def _piece(run: Run, row: int, at: int, n_bytes: int) -> Run:
+    """Return the words around a byte of a chunk, or the whole chunk if it is shorter."""
+    _, n_words, dtype, _, columns = run.chunks[row].tolist()
+    word_bytes = int(_WORD_BYTES[dtype])
+    n_taken = min(n_words, n_bytes // word_bytes)
+    first = max(0, min(at // word_bytes - n_taken // 2, n_words - n_taken))
+    return part_of_chunk(run, row, first - first % max(1, columns), n_taken)
 
 
 def measure_speeds(

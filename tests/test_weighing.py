@@ -7,27 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paced_storage import Clock, PacedDriver
 
 import orbax_gds as ogds
 from orbax_gds import bandwidth, saving, weighing
-from orbax_gds.bandwidth import (
-    PROBE_PIECE_BYTES,
-    PROBE_PIECES,
-    KnownStorage,
-    Storage,
-    ThreadTimes,
-    WriteMeter,
-    probe,
-    thread_times,
-)
+from orbax_gds.bandwidth import KnownStorage, Storage, probe
 from orbax_gds.codecs.zstd import AUTO_LEVEL, MAX_LEVEL
-from orbax_gds.drivers import File
-from orbax_gds.drivers.memory import MemoryDriver
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import IoError
-from orbax_gds.plan import ShardBox, make_plan
-from orbax_gds.staging import aligned_empty
-from orbax_gds.testing.faults import Fault, FaultyDriver
+from orbax_gds.handler import GdsCheckpointHandler, GdsSave
+from orbax_gds.plan import ShardBox, make_plan, part_of_chunk
 from orbax_gds.weighing import Speed, Workers, choose_coding, measure_speeds, sample, saving_rate
 
 GB = 1e9
@@ -128,7 +117,7 @@ def test_a_sample_is_timed_by_the_share_of_the_processor_that_it_got():
         clock.spend(queued=run.n_bytes / 1e9)
         return run.n_bytes // {"off": 1, "fast": 1, "auto": 2}[coding.codec]
 
-    plan = plan_of([("float32", 8 << 20)])
+    plan = plan_of([("float32", 64 << 20)])
     coding = weighing.weigh(plan, storage=disk(GB), n_workers=4, encode=encode, times=clock.times)
     assert (
         "each of 4 workers has 0.24 of a core and codes off 5.00 GB/s at 1.00, fast 4.00"
@@ -137,7 +126,7 @@ def test_a_sample_is_timed_by_the_share_of_the_processor_that_it_got():
 
 
 def test_a_speed_is_the_fastest_turn_over_all_of_the_sample():
-    runs = sample(plan_of([("float32", 1 << 30)]), split=True)
+    runs = [*plan_of([("float32", 1 << 20)]).runs] * 4
     ticks = iter([0, 2, 10, 13, 20, 21, 30, 32])
     turns = []
 
@@ -164,30 +153,78 @@ def plan_of(leaves: list[tuple[str, int]], chunk_bytes: int = 1 << 20):
     return make_plan(boxes, dtypes, chunk_bytes)
 
 
-def test_a_sample_is_whole_chunks_of_its_kind_from_all_over_the_plan():
-    leaves = [("int32", 30 << 20), ("float32", 400 << 20), ("bfloat16", 99 << 20), ("int8", 99)]
+def test_a_sample_is_pieces_from_all_over_the_plan_as_many_as_there_are_bytes():
+    leaves = [("int32", 30 << 20), ("float32", 400 << 20), ("bfloat16", 100 << 20), ("int8", 99)]
     plan = plan_of(leaves)
-    for split, first in ((True, 30), (False, 0)):
+    runs = sample(plan, split=True)
+    numbers = [int(run.chunks[0, 0]) for run in runs]
+    assert numbers == [61, 123, 186, 248, 311, 373, 436, 498]
+    assert [int(run.chunks[0, 2]) for run in runs] == [18] * 6 + [16] * 2
+    whole = sample(plan, split=False)
+    assert [int(run.chunks[0, 0]) for run in whole] == [1, 5, 9, 13, 16, 20, 24, 28]
+    assert {int(run.chunks[0, 2]) for run in whole} == {7}
+    for run in runs + whole:
+        assert run.end_buffer - run.first_buffer == len(run.segments) == 1
+
+
+@given(
+    leaves=st.lists(
+        st.tuples(
+            st.sampled_from(["float32", "bfloat16", "int32", "complex64", "bool"]),
+            st.integers(8, 256 << 20).map(lambda n: n // 8 * 8),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    chunk_bytes=st.sampled_from([4096, 100_000, 1 << 20, 64 << 20]),
+)
+def test_a_sample_is_at_most_a_256th_or_1024th_and_lies_in_its_chunks(leaves, chunk_bytes):
+    plan = plan_of(leaves, chunk_bytes)
+    n_bytes = sum(run.n_bytes for run in plan.runs)
+    words = {int(row[0]): (int(row[1]), int(row[2])) for run in plan.runs for row in run.chunks}
+    for split, share in ((True, 256), (False, 1024)):
         runs = sample(plan, split=split)
-        numbers = [int(run.chunks[0, 0]) for run in runs]
-        assert numbers == sorted(set(numbers))
-        assert len(numbers) == (4 if split else 1)
-        assert numbers[0] >= first
-        assert {int(run.chunks[0, 2]) for run in runs} == ({18, 16} if split else {7})
+        assert sum(run.n_bytes for run in runs) <= max(64 << 10, n_bytes // share)
         for run in runs:
-            assert run.end_buffer - run.first_buffer == len(run.segments) == 1
-            assert run.n_bytes == 1 << 20
+            ((number, n_words, dtype, n_segments, columns),) = run.chunks.tolist()
+            assert 0 < n_words <= words[number][0]
+            assert dtype == words[number][1]
+            assert columns <= n_words
+            assert n_segments == len(run.segments)
+            assert run.segments[:, 3].sum() == n_words
+            for buffer, at, _, n in run.segments.tolist():
+                word_bytes = run.n_bytes // n_words
+                assert at + n * word_bytes <= leaves[run.first_buffer + buffer][1]
 
 
-def test_long_chunks_make_a_small_sample_and_short_ones_none():
+def test_pieces_are_cut_from_long_chunks_and_none_from_short_ones():
     plan = plan_of([("float32", 64 << 20)] * 4, chunk_bytes=64 << 20)
-    assert len(sample(plan, split=True)) == 1
-    assert len(sample(plan_of([("float32", 256 << 20)]), split=True)) == 2
-    assert sample(plan_of([("float32", 10 << 10)] * 4), split=True) == []
+    runs = sample(plan, split=True)
+    assert [run.n_bytes for run in runs] == [128 << 10] * 8
+    places = [(run.first_buffer, int(run.segments[0, 1])) for run in runs]
+    assert places == [(i // 2, (16 << 20) * (1 + i % 2 * 2) - (64 << 10)) for i in range(8)]
+    assert sample(plan_of([("float32", 10 << 10)] * 9999), split=True) != []  # in pools
+    assert sample(plan_of([("float32", 256 << 20)], chunk_bytes=4096), split=True) == []
+
+
+@given(data=st.data())
+def test_a_part_of_a_chunk_codes_to_these_words(data):
+    sizes = data.draw(st.lists(st.integers(1, 2000), min_size=1, max_size=5))
+    buffers = [np.arange(n, dtype=np.uint32) + 10_000 * i for i, n in enumerate(sizes)]
+    plan = plan_of([("float32", 4 * n) for n in sizes])
+    words = np.concatenate(buffers)
+    first = data.draw(st.integers(0, len(words) - 1))
+    n_words = data.draw(st.integers(1, len(words) - first))
+    part = part_of_chunk(plan.runs[0], 0, first, n_words)
+    got = np.full(n_words, 0xFFFFFFFF, np.uint32)
+    for buffer, at, to, n in part.segments.tolist():
+        got[to : to + n] = buffers[part.first_buffer + buffer][at // 4 : at // 4 + n]
+    assert (got == words[first : first + n_words]).all()
+    assert part.n_bytes == 4 * n_words
 
 
 def test_only_auto_on_a_large_state_is_weighed():
-    large, small = plan_of([("float32", 64 << 20)]), plan_of([("float32", 63 << 20)])
+    large, small = plan_of([("float32", 32 << 20)]), plan_of([("float32", 31 << 20)])
     assert weighing.pays("auto", large)
     assert not weighing.pays("auto", small)
     assert not any(weighing.pays(codec, large) for codec in ("fast", "max", "off"))
@@ -195,151 +232,31 @@ def test_only_auto_on_a_large_state_is_weighed():
         assert weighing.as_asked(codec).zstd_level == level
 
 
-class Clock:
-    """Seconds and thread times that only a test moves; any thread sees the same."""
-
-    def __init__(self) -> None:
-        self.now, self.cpu, self.queued = 0.0, 0.0, 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def times(self) -> ThreadTimes:
-        return ThreadTimes(cpu=self.cpu, queued=self.queued)
-
-    def spend(self, *, cpu: float = 0.0, queued: float = 0.0, waited: float = 0.0) -> None:
-        self.now += cpu + queued + waited
-        self.cpu += cpu
-        self.queued += queued
-
-
-def metered(*spent: dict[str, float], n_bytes: int) -> Storage:
-    clock = Clock()
-    meter = WriteMeter(clock, clock.times)
-    for one in spent:
-        clock.now += 100  # between the blocks
-        with meter.measure():
-            clock.spend(**one)
-    return meter.storage(n_bytes)
-
-
-def test_a_device_is_told_from_a_busy_machine():
-    disk = metered({"cpu": 1.0, "waited": 3.0}, {"waited": 6.0}, n_bytes=90)
-    assert disk.bytes_per_sec == pytest.approx(10)
-    assert disk.cpu_secs_per_byte == pytest.approx(1 / 90)
-    same = metered({"cpu": 1.0, "queued": 50.0, "waited": 9.0}, n_bytes=90)
-    assert same.bytes_per_sec == pytest.approx(10)
-    memory = metered({"cpu": 1.0, "queued": 9.0}, n_bytes=90)
-    assert memory.bytes_per_sec > 1e6
-
-
-def test_threads_that_wait_at_once_wait_for_one_device():
-    clock = Clock()
-    meter = WriteMeter(clock, clock.times)
-    with meter.measure(), meter.measure():
-        clock.spend(waited=4.0)
-    assert meter.storage(40).bytes_per_sec == pytest.approx(10)
-
-
-def test_thread_times_only_grow():
-    before = thread_times()
-    sum(range(10_000))
-    after = thread_times()
-    assert after.cpu > before.cpu
-    assert after.queued >= before.queued >= 0
-
-
-def test_a_few_bytes_say_nothing_of_a_storage_and_the_last_save_says_most():
-    def meter(secs: float) -> WriteMeter:
-        clock = Clock()
-        meter = WriteMeter(clock, clock.times)
-        with meter.measure():
-            clock.spend(waited=secs)
-        return meter
-
-    known = KnownStorage()
-    known.remember((1, "direct"), meter(1), 1 << 20)
-    assert known.recall((1, "direct")) is None
-    known.remember((1, "direct"), meter(1), 1 << 30)
-    known.remember((1, "direct"), meter(2), 1 << 30)
-    assert known.recall((1, "direct")) == Storage(bytes_per_sec=1 << 29, cpu_secs_per_byte=0.0)
-    assert known.recall((1, "buffered")) is None
-    assert known.recall((2, "direct")) is None
-
-
-@pytest.mark.parametrize("n_threads", [1, 4])
-def test_a_probe_writes_and_syncs_all_and_is_gone(tmp_path, n_threads):
-    clock = Clock()
-    driver = PacedDriver(1e6, clock)
-    path = tmp_path / "p.probe"
-    path.write_bytes(b"left by a crash")
-    memory = aligned_empty(PROBE_PIECE_BYTES + 4096)
-    meter = WriteMeter(clock, clock.times)
-    storage = probe(driver, path, memory, meter, n_threads=n_threads)
-    assert storage.bytes_per_sec == pytest.approx(1e6)
-    written = driver.files[str(path)]
-    assert len(written) == PROBE_PIECES * PROBE_PIECE_BYTES
-    assert len(set(written[:4096])) > 200
-    assert not path.exists()
-
-
-@pytest.mark.parametrize("at", range(4))
-def test_a_failing_probe_raises_and_is_gone(tmp_path, at):
-    driver = FaultyDriver(saving.open_driver("buffered", tmp_path), Fault(at))
-    memory = aligned_empty(PROBE_PIECE_BYTES)
-    with pytest.raises(OSError, match="No space"):
-        probe(driver, tmp_path / "p.probe", memory, WriteMeter(), n_threads=2)
-    assert list(tmp_path.iterdir()) == []
-
-
-class PacedDriver(MemoryDriver):
-    """A driver that makes its writers wait, on a clock that only it moves."""
-
-    def __init__(self, bytes_per_sec: float, clock: Clock) -> None:
-        super().__init__()
-        self.bytes_per_sec, self.clock = bytes_per_sec, clock
-        self.n_probes = 0
-
-    def open(self, path, mode) -> File:
-        self.n_probes += str(path).endswith(".probe")
-        return PacedFile(super().open(path, mode), self)
-
-
-class PacedFile(File):
-    def __init__(self, inner: File, driver: PacedDriver) -> None:
-        self.inner, self.driver = inner, driver
-        self.alignment, self.carried, self.reason = inner.alignment, inner.carried, None
-
-    def write(self, offset, data) -> None:
-        self.driver.clock.spend(waited=memoryview(data).nbytes / self.driver.bytes_per_sec)
-        self.inner.write(offset, data)
-
-    def read(self, offset, out) -> None:
-        self.inner.read(offset, out)
-
-    def n_bytes(self) -> int:
-        return self.inner.n_bytes()
-
-    def sync(self, n_bytes: int) -> None:
-        self.inner.sync(n_bytes)
-
-    def close(self) -> None:
-        self.inner.close()
-
-
 @pytest.fixture
 def paced(monkeypatch):
-    """Saves of a few MB are weighed; each coding has a speed, and writing one of our choice."""
+    """Saves of a few MB are weighed, on a clock that only writing and coding move.
 
-    def make(bytes_per_sec: float) -> PacedDriver:
+    A storage of our choice waits; coding takes the processor as long as in SPLIT and WHOLE.
+    """
+
+    def make(bytes_per_sec: float) -> tuple[PacedDriver, KnownStorage]:
         clock = Clock()
         driver = PacedDriver(bytes_per_sec, clock)
+        encode = saving.Prepared._encode
+
+        def timed(save, run, out, records, coding, align_bytes):
+            split = int(run.chunks[0, 2]) == dtype_by_name("bfloat16").id
+            speeds = SPLIT if split else WHOLE
+            clock.spend(cpu=run.n_bytes / speeds.get(coding.codec, OFF).bytes_per_sec)
+            return encode(save, run, out, records, coding, align_bytes)
+
+        monkeypatch.setattr(saving.Prepared, "_encode", timed)
         monkeypatch.setattr(saving, "open_driver", lambda name, directory: driver)
-        monkeypatch.setattr(saving, "STORAGE", KnownStorage())
-        monkeypatch.setattr(saving, "WriteMeter", lambda: WriteMeter(clock, clock.times))
         monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", 4 << 20)
+        monkeypatch.setattr(weighing, "_SHARE", 8)
+        monkeypatch.setattr(weighing, "_WHOLE_SHARE", 32)
         monkeypatch.setattr(bandwidth, "_LEAST_BYTES", 1 << 20)
-        return driver
+        return driver, KnownStorage(clock, clock.times)
 
     return make
 
@@ -352,32 +269,38 @@ def state():
     }
 
 
-def saved(tmp_path, number: int, codec: str = "auto"):
+def saved(tmp_path, storage: KnownStorage, number: int = 0, codec: str = "auto"):
     prepared = saving.prepare(state(), options=ogds.Options(codec=codec, workers=1))
     directory = tmp_path / str(number)
     directory.mkdir()
-    report = prepared.write(directory)
+    report = prepared.write(directory, storage=storage)
     return report, json.loads((directory / "manifest.json.pending").read_bytes())
 
 
 def test_a_save_is_weighed_once_by_a_probe_and_then_by_the_save_before(tmp_path, paced):
-    driver = paced(1e7)
+    driver, storage = paced(1e7)
     for number in range(3):
-        report, manifest = saved(tmp_path, number)
+        report, manifest = saved(tmp_path, storage, number)
         assert report.coding == "auto"
-        assert "storage takes 0.01 GB/s for 0.00 CPU s/GB" in report.coding_reason
-        assert report.codecs.keys() == {"modelled", "zstd"} or "ladder" in report.codecs
+        assert report.coding_reason.startswith(
+            "storage takes 0.01 GB/s for 0.00 CPU s/GB; each of 1 workers has 1.00 of a core and "
+            "codes off 5.00 GB/s at 1.00, fast 4.00 GB/s at 1.3"
+        )
+        assert ", auto 2.00 GB/s at 1.5" in report.coding_reason
+        assert ", zstd 0.40 GB/s at " in report.coding_reason
+        assert report.codecs.keys() == {"ladder", "zstd"}
         assert manifest["options"]["codec"] == "auto"
         assert manifest["options"]["coding"] == "auto"
         assert manifest["options"]["zstd_level"] == AUTO_LEVEL
         assert "weigh" in report.seconds
         assert "coding auto" in report.line()
-    assert driver.n_probes == 1
+        assert driver.n_probes == 1
+    assert storage.recall(bandwidth.storage_key(tmp_path, driver)) is not None
 
 
 def test_storage_faster_than_coding_gets_raw_words(tmp_path, paced):
-    paced(1e13)
-    report, manifest = saved(tmp_path, 0)
+    _, storage = paced(1e13)
+    report, manifest = saved(tmp_path, storage)
     assert report.coding == "off"
     assert report.codecs.keys() == {"raw"}
     assert manifest["options"]["codec"] == "auto"
@@ -386,8 +309,8 @@ def test_storage_faster_than_coding_gets_raw_words(tmp_path, paced):
 
 @pytest.mark.parametrize("codec", ["fast", "max", "off"])
 def test_a_codec_that_was_asked_for_is_not_weighed(tmp_path, paced, codec):
-    driver = paced(1e7)
-    report, manifest = saved(tmp_path, 0, codec)
+    driver, storage = paced(1e7)
+    report, manifest = saved(tmp_path, storage, codec=codec)
     assert (report.coding, report.coding_reason) == (codec, "not weighed")
     assert manifest["options"]["coding"] == codec
     assert manifest["options"]["zstd_level"] == (MAX_LEVEL if codec == "max" else 0)
@@ -395,16 +318,36 @@ def test_a_codec_that_was_asked_for_is_not_weighed(tmp_path, paced, codec):
     assert driver.n_probes == 0
 
 
-def test_storage_that_cannot_be_probed_does_not_fail_the_save(tmp_path, paced, monkeypatch):
-    paced(1e7)
+def test_storage_that_cannot_be_probed_does_not_fail_the_save(tmp_path, paced, monkeypatch, caplog):
+    _, storage = paced(1e7)
 
     def refuse(*_, **__):
         raise IoError(28, "No space for a probe", "p.probe")
 
     monkeypatch.setattr(saving, "probe", refuse)
-    report, _ = saved(tmp_path, 0)
+    report, _ = saved(tmp_path, storage)
     assert report.coding == "auto"
     assert "No space for a probe" in report.coding_reason
+    assert "No space for a probe" in caplog.text
+
+
+def test_a_handler_probes_once_and_a_save_by_itself_every_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", 4 << 20)
+    monkeypatch.setattr(bandwidth, "_LEAST_BYTES", 1 << 20)
+    seen = []
+
+    def counted(*args, **options):
+        seen.append(options["n_bytes"])
+        return probe(*args, **options)
+
+    monkeypatch.setattr(saving, "probe", counted)
+    handler = GdsCheckpointHandler()
+    for number in range(2):
+        handler.save(tmp_path / f"h{number}", GdsSave(state()))
+    assert seen == [5 << 15]
+    for number in range(2):
+        ogds.save(tmp_path / f"s{number}", state())
+    assert seen == [5 << 15] * 3
 
 
 def test_an_item_of_any_coding_comes_back(tmp_path, monkeypatch):
@@ -412,7 +355,7 @@ def test_an_item_of_any_coding_comes_back(tmp_path, monkeypatch):
     tree = state()
     choices = ((1e7, "auto"), (1e13, "auto"), (1e7, "fast"), (1e7, "max"))
     for number, (bytes_per_sec, codec) in enumerate(choices):
-        monkeypatch.setattr(saving, "STORAGE", Fixed(bytes_per_sec))
+        monkeypatch.setattr(saving, "KnownStorage", lambda speed=bytes_per_sec: Fixed(speed))
         item = tmp_path / str(number)
         report = ogds.save(item, tree, options=ogds.Options(codec=codec))
         assert report.state == "committed"

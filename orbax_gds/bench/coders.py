@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from orbax_gds import _native
-from orbax_gds.codecs.zstd import AUTO_LEVEL, MAX_LEVEL
+from orbax_gds.codecs.zstd import LEVELS
 from orbax_gds.dtypes import dtype_of, words_of
 from orbax_gds.options import Options
 from orbax_gds.plan import Run, ShardBox, make_plan
@@ -14,8 +14,6 @@ from orbax_gds.stripe import PAGE_BYTES, RECORD_BYTES
 from orbax_gds.threads import run_tasks
 
 __all__ = ["BytesCoder", "Coder", "CopiesCoder", "FrameCoder", "source_bytes"]
-
-_ZSTD_LEVELS = {"auto": AUTO_LEVEL, "max": MAX_LEVEL}  # as a save has them
 
 
 class Coder(Protocol):
@@ -112,7 +110,7 @@ class _BoundRun:
             self._records,
             codec=codec,
             align_bytes=PAGE_BYTES,
-            zstd_level=_ZSTD_LEVELS.get(codec, 0),
+            zstd_level=LEVELS.get(codec, 0),
         )
 
     def decode(self) -> None:

@@ -16,6 +16,9 @@ from orbax_gds.dtypes import Dtype
 
 AUTO_LEVEL = 1  # measured: above it tokens and masks take 3 to 10 times as long for 0 to 1 %
 MAX_LEVEL = 12  # measured: 30 % less of a sparse mask; 19 takes ten times as long for 6 % more
+LEVELS = {"auto": AUTO_LEVEL, "max": MAX_LEVEL}
+"""Level by `Options.codec`; the others leave words without a split as they are."""
+
 MAX_WINDOW_BYTES = 128 << 20  # required: FORMAT §7.8
 
 _MAGIC = b"\x28\xb5\x2f\xfd"  # required: RFC 8878 §3.1.1
