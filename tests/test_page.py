@@ -1,6 +1,7 @@
 """The page that inspect writes: well-formed, closed, escaped, and its numbers are the item's."""
 
 import dataclasses
+import importlib.resources
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -18,6 +19,7 @@ from orbax_gds.cli import main
 from orbax_gds.dtypes import DTYPES, SPLITS
 from orbax_gds.page import page
 from orbax_gds.page.charts import entropy_bits, exponent_chart, power_text
+from orbax_gds.page.map import LIGHT_FILLS
 from orbax_gds.page.markup import tag
 from orbax_gds.page.treemap import Rectangle, squarify
 
@@ -122,6 +124,51 @@ def test_the_map_has_a_cell_for_every_stored_leaf_with_a_tooltip(report):
     assert max(density) == pytest.approx(min(density), rel=0.01)
 
 
+def test_every_picture_names_what_it_shows_and_every_cell_has_a_row_in_a_table(report):
+    root = parsed(page(report))
+    labels = [svg.get("aria-label") for svg in root.iter(f"{HTML}svg")]
+    assert len(set(labels)) == len(labels) > 3
+    assert "params/w" in labels[0]
+    assert "bfloat16 " in labels[1]
+    assert " float32 " in labels[1]
+    assert all(th.get("scope") == "col" for th in root.iter(f"{HTML}th"))
+    rows = {texts(td) for td in root.iter(f"{HTML}td")}
+    assert {leaf.name for leaf in report.leaves if leaf.name.isprintable()} <= rows
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(a, b):
+    """The ratio of WCAG 2."""
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def schemes():
+    """The colours of the light and of the dark scheme."""
+    css = importlib.resources.files("orbax_gds.page").joinpath("style.css").read_text("utf-8")
+    assert "opacity" not in css
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#\w{6});", block))
+        for block in re.findall(r":root \{(.*?)\}", css, re.DOTALL)
+    )
+    return {"light": light, "dark": light | dark}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_stands_out_from_what_is_behind_it(scheme):
+    colours = schemes()[scheme]
+    pairs = [(text, back) for text in ("ink", "soft", "faint") for back in ("page", "card")]
+    for codec in ("raw", "ladder", "modelled", "huffman", "ans", "zstd", "derived", "other"):
+        pairs.append(("on-light" if codec in LIGHT_FILLS else "on-dark", codec))
+    ratios = {pair: contrast(*(colours[name] for name in pair)) for pair in pairs}
+    assert {pair: ratio for pair, ratio in ratios.items() if ratio < 4.5} == {}
+
+
 def test_a_page_of_very_many_leaves_stays_small(report):
     (leaf,) = (leaf for leaf in report.leaves if leaf.name == "params/w")
     many = tuple(
@@ -209,7 +256,7 @@ def test_a_histogram_draws_the_most_frequent_exponent_and_stays_inside(dtype, co
     found = [0] * n
     for exponent, count in counts.items():
         found[exponent % n] += count
-    drawing = ElementTree.fromstring(exponent_chart(dtype.name, found))
+    drawing = ElementTree.fromstring(exponent_chart(dtype.name, found, of=dtype.name))
     bars = drawing.findall(".//rect")
     heights = [float(bar.get("height")) for bar in bars]
     if sum(found):

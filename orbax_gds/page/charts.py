@@ -23,13 +23,14 @@ def bits_chart(dtypes: Sequence[DtypeReport]) -> Markup:
     measured = [(d, d.planes) for d in drawable(dtypes) if d.planes is not None]
     widest = max(max(dtype_by_name(d.dtype).bits, p.total) for d, p in measured)
     left, width, step = 130.0, 760.0, 34.0
+    totals = [f"{d.dtype} {p.total:.2f} of {dtype_by_name(d.dtype).bits}" for d, p in measured]
     parts = [_bits_bar(d, p, left, width / widest, i * step) for i, (d, p) in enumerate(measured)]
     return tag(
         "svg",
         *parts,
         viewBox=f"0 0 1100 {len(measured) * step:.0f}",
         role="img",
-        aria_label="Stored bits of a word by plane, one bar a dtype",
+        aria_label=f"Stored bits of a word by plane: {', '.join(totals)}",
     )
 
 
@@ -61,12 +62,13 @@ def _bits_bar(dtype: DtypeReport, planes: PlaneBits, left: float, scale: float, 
     return tag("g", *parts)
 
 
-def exponent_chart(dtype: str, counts: Sequence[int]) -> Markup:
+def exponent_chart(dtype: str, counts: Sequence[int], *, of: str) -> Markup:
     """Draw how often each exponent occurs; the exponent 0 and the one of infinities apart.
 
     Args:
         dtype: name of a dtype with a split.
         counts: words by exponent.
+        of: the leaf or dtype whose words they are.
     """
     known = dtype_by_name(dtype)
     share = np.asarray(counts, float) / max(1, sum(counts))
@@ -107,7 +109,8 @@ def exponent_chart(dtype: str, counts: Sequence[int]) -> Markup:
         tag("text", f"{100 * highest * part:.2g} %", x=left - 6, y=y + 4, class_="faint end")
         for part, y in ((1, top), (0.5, top + height / 2))
     ]
-    label = f"Share of words by exponent, {dtype}"
+    most = _name(known, int(share.argmax()))
+    label = f"Share of words by exponent, {of}: most often {most}, {100 * highest:.2g} %"
     body = join([*grid, *labels, tag("g", *bars, class_="bars"), *ticks])
     return tag("svg", body, viewBox="0 0 350 144", role="img", aria_label=label)
 

@@ -69,7 +69,8 @@ def _parts(report: ItemReport, name: str) -> Iterable[Markup]:
         yield _section(
             "Where the bytes are",
             "Each cell is a leaf, as large as what it takes on disk; colour: the codec of most of "
-            f"its words. Point at a cell for more.{_not_in_map(report)}",
+            "its words. Point at a cell for more, or see the table of leaves."
+            f"{_not_in_map(report)}",
             _legend({codec: codec for codec in _codecs_in_map(report)}),
             treemap(report),
         )
@@ -196,7 +197,11 @@ def _leaf_section(report: ItemReport) -> Markup:
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Markup]], *, n_text: int) -> Markup:
     row = tag(
-        "tr", *(tag("th", h, class_="text" if i < n_text else None) for i, h in enumerate(heads))
+        "tr",
+        *(
+            tag("th", h, scope="col", class_="text" if i < n_text else None)
+            for i, h in enumerate(heads)
+        ),
     )
     body = tag("tbody", *(tag("tr", *cells) for cells in rows))
     return tag("div", tag("table", tag("thead", row), body), class_="scroll")
@@ -289,7 +294,7 @@ def _figure(
     if planes is not None and planes.exponent > 0 and not planes.whole:
         note += f", stored {planes.exponent:.2f}"
     caption = tag("figcaption", tag("b", name), tag("span", note))
-    return tag("figure", caption, exponent_chart(dtype, counts))
+    return tag("figure", caption, exponent_chart(dtype, counts, of=name))
 
 
 def _pairs(report: ItemReport) -> Markup:

@@ -8,13 +8,13 @@ from orbax_gds.page.treemap import Rectangle, squarify
 from orbax_gds.report import ItemReport, LeafReport
 from orbax_gds.wording import leaf_text, ratio_text, shares_text, shown, size_text
 
-__all__ = ["main_codec", "treemap"]
+__all__ = ["LIGHT_FILLS", "main_codec", "treemap"]
 
 _WIDTH, _HEIGHT = 1100.0, 540.0
 _MOST_CELLS = 800  # chosen: smaller leaves would be dots, and the page heavy
 _LABEL_HEIGHT = 20.0
 _LETTER_WIDTH = 7.0  # chosen: a mean letter of 12 pixels; longer names are cut
-_LIGHT = ("zstd", "other")  # fills that carry dark text
+LIGHT_FILLS = ("zstd", "other")  # fills that carry dark text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,15 @@ def main_codec(leaf: LeafReport) -> str:
 
 
 def treemap(report: ItemReport) -> Markup:
-    """Draw the stored bytes of an item: a cell a leaf, its colour the codec of most of it."""
+    """Draw the stored bytes of an item: a cell a leaf, its colour the codec of most of it.
+
+    Args:
+        report: of an item of which at least one leaf is stored.
+    """
     stored = sorted(
         (leaf for leaf in report.leaves if leaf.stored_bytes), key=lambda leaf: -leaf.stored_bytes
     )
+    total = sum(leaf.stored_bytes for leaf in stored)
     groups = _groups(stored[:_MOST_CELLS], stored[_MOST_CELLS:])
     frames = squarify([_sum(cells) for _, cells in groups], Rectangle(0, 0, _WIDTH, _HEIGHT))
     parts = []
@@ -56,7 +61,8 @@ def treemap(report: ItemReport) -> Markup:
         viewBox=f"0 0 {_WIDTH:.0f} {_HEIGHT:.0f}",
         class_="map",
         role="img",
-        aria_label="Stored bytes by leaf",
+        aria_label=f"Stored bytes by leaf: {len(stored)} in {size_text(total)}, the largest "
+        f"{stored[0].name} with {size_text(stored[0].stored_bytes)}",
     )
 
 
@@ -102,7 +108,7 @@ def _drawn(cell: _Cell, box: Rectangle) -> Markup:
         size = size_text(cell.n_bytes)
         if box.height > 40 and size == _cut(size, box.width - 10):  # no number is cut
             parts.append(tag("text", size, x=box.x + 6, y=box.y + 31, class_="size"))
-    return tag("g", title, *parts, class_="onlight" if cell.codec in _LIGHT else None)
+    return tag("g", title, *parts, class_="onlight" if cell.codec in LIGHT_FILLS else None)
 
 
 def _lines(text: str) -> list[str]:
