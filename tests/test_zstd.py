@@ -1,5 +1,6 @@
 """Codec 4: which words it takes, what it refuses, and that it leaves the threads alone."""
 
+import pickle
 import struct
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from orbax_gds.errors import Corrupt
 from orbax_gds.testing import chunks
 
 UINT8 = dtype_by_name("uint8")
+UINT32 = dtype_by_name("uint32")
 WHOLE = [dtype for dtype in DTYPES if dtype.name.startswith(("int", "uint", "bool"))]
 TEXT = np.frombuffer(b"".join(b"step %d of the run; " % i for i in range(500)), np.uint8)
 RANDOM = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8)
@@ -288,8 +290,8 @@ def test_what_the_library_raises_is_raised(monkeypatch):
         _native.decode_frame(frame, np.zeros(TEXT.size, np.uint8))
     damaged = bytearray(frame)
     damaged[40] ^= 1
-    number = _native.decode_frame(damaged, np.zeros(TEXT.size, np.uint8))
-    assert _native.STATUS[number] == "payload CRC32C differs"
+    with pytest.raises(Gone):
+        _native.decode_frame(damaged, np.zeros(TEXT.size, np.uint8))
 
 
 def test_a_call_inside_a_call_does_not_disturb_it(monkeypatch):
@@ -312,3 +314,59 @@ def test_a_call_inside_a_call_does_not_disturb_it(monkeypatch):
 def test_the_library_is_imported_at_the_first_use_only():
     text = "import sys, orbax_gds.codecs.registry; assert 'zstandard' not in sys.modules"
     subprocess.run([sys.executable, "-c", text], check=True)
+
+
+def raises_first(error: BaseException, real, kept: list):
+    """Return a stand-in for `real` whose first call raises; it keeps the views that it gets."""
+
+    def call(data, *arguments):
+        kept.append(data)
+        if len(kept) == 1:
+            raise error
+        return real(data, *arguments)
+
+    return call
+
+
+# Of the first the look fails, of the second a whole chunk.
+@pytest.mark.parametrize("n_words", [300_000, 3000])
+@pytest.mark.parametrize("codec", ["auto", "max", "zstd"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), RuntimeError("x")], ids=repr)
+def test_what_compressing_raises_is_raised_and_its_view_is_dead(monkeypatch, n_words, codec, error):
+    kept: list[memoryview] = []
+    monkeypatch.setattr(zstd, "compress", raises_first(error, zstd.compress, kept))
+    words = small_numbers(UINT32, n_words)
+    with pytest.raises(type(error)):
+        _native.encode_frame(words, UINT32.id, codec=codec, zstd_level=1)
+    assert len(kept) == 1  # and nothing is called after it
+    with pytest.raises(ValueError, match="released"):
+        bytes(kept[0])
+    _native.encode_frame(words, UINT32.id, codec=codec, zstd_level=1)
+    with pytest.raises(ValueError, match="released"):
+        bytes(kept[-1])
+
+
+@pytest.mark.parametrize("damage", [0, 1], ids=["sound", "wrong CRC"])
+def test_what_decompressing_raises_is_raised_and_its_view_is_dead(monkeypatch, damage):
+    kept: list[memoryview] = []
+    words = small_numbers(UINT32, 3000)
+    frame = bytearray(_native.encode_frame(words, UINT32.id, codec="zstd"))
+    frame[40] ^= damage
+    stand_in = raises_first(KeyboardInterrupt(), zstd.decompress, kept)
+    monkeypatch.setattr(zstd, "decompress", stand_in)
+    with pytest.raises(KeyboardInterrupt):
+        _native.decode_frame(bytes(frame), np.empty_like(words))
+    with pytest.raises(ValueError, match="released"):
+        bytes(kept[0])
+
+
+def test_a_view_that_is_in_use_after_the_call_is_an_error(monkeypatch):
+    kept = []
+
+    def keeps(content, level):
+        kept.append(pickle.PickleBuffer(content))
+        return bytes(content)
+
+    monkeypatch.setattr(zstd, "compress", keeps)
+    with pytest.raises(BufferError):
+        _native.encode_frame(small_numbers(UINT32, 3000), UINT32.id, codec="zstd")

@@ -73,7 +73,7 @@ def decompress(coded: memoryview, n_bytes: int) -> bytes | Literal["frame", "siz
         where the content is not so long, "demand" where it asks for a dictionary or a window that
         FORMAT §7.8 excludes.
     """
-    import zstandard
+    import zstandard  # here as below: it takes longer to import than all of a command's own code
 
     if bytes(coded[:4]) != _MAGIC:
         return "frame"

@@ -218,7 +218,7 @@ size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunk
                             out_buffer.bytes(), record_buffer.bytes().data(),
                             mine->words(scratch_bytes(run.chunks())), mine->workspace());
     }
-    zstd.rethrow(result.status);
+    zstd.rethrow();
     if (result.status != Status::kOk) {
         refuse_coding(("chunks[" + std::to_string(result.chunk) + "]").c_str(), result.status);
     }
@@ -242,7 +242,7 @@ std::pair<int, size_t> py_decode_run(nb::handle frames, nb::handle records, nb::
         result = decode_run(frame_buffer.bytes(), record_buffer.bytes().data(), run.chunks(),
                             run.buffers(), run.segments(), mine->words(needed), mine->workspace());
     }
-    zstd.rethrow(result.status);
+    zstd.rethrow();
     return {static_cast<int>(result.status), result.chunk};
 }
 
@@ -279,7 +279,7 @@ nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
         status = encode_frame(buffer.bytes(), {chunk, n, static_cast<uint8_t>(dtype), columns},
                               options, {out.get(), room}, mine->workspace(), header);
     }
-    zstd.rethrow(status);
+    zstd.rethrow();
     if (status != Status::kOk) {
         refuse_coding("words", status);
     }
@@ -302,7 +302,7 @@ int py_decode_frame(nb::handle frame, nb::handle words) {
         const nb::gil_scoped_release release;
         status = decode_frame(buffer.bytes(), header, out.bytes(), mine->workspace());
     }
-    zstd.rethrow(status);
+    zstd.rethrow();
     return static_cast<int>(status);
 }
 

@@ -10,7 +10,8 @@
 namespace ogds {
 
 // Lends a workspace the calls for as long as it lives. It is made and destroyed with the GIL held,
-// and used without.
+// and used without, by threads that are joined before the interpreter ends: to acquire the GIL
+// later would end the process. After an exception every further call fails.
 class ZstdCalls {
 public:
     explicit ZstdCalls(Workspace& workspace) noexcept;
@@ -18,8 +19,8 @@ public:
     ZstdCalls& operator=(const ZstdCalls&) = delete;
     ~ZstdCalls();
 
-    // Throws what Python raised, if that is why the core failed.
-    void rethrow(Status status) const;
+    // Throws what Python raised, whatever the core made of it.
+    void rethrow() const;
 
 private:
     static uint8_t* room(void* self, size_t n_bytes) noexcept;
