@@ -85,6 +85,11 @@ class Dtype:
         """Bytes an element takes in memory."""
         return self.container_bytes * self.words_per_element
 
+    @property
+    def is_modelled(self) -> bool:
+        """Whether codecs 2 and 3 code its words: FORMAT §7.6 and §7.7."""
+        return self.split in ("bf16", "fp16", "fp32")
+
     @cached_property
     def word_dtype(self) -> np.dtype:
         """NumPy type of a word in memory: uint8, uint16, uint32 or uint64."""

@@ -8,8 +8,6 @@ from orbax_gds.codecs.payload import decode_payload, encode_payload
 from orbax_gds.dtypes import Dtype
 from orbax_gds.errors import Unsupported
 
-_SPLITS = ("bf16", "fp16", "fp32")
-
 
 @dataclass(frozen=True)
 class Ans:
@@ -20,7 +18,7 @@ class Ans:
 
     def supports(self, dtype: Dtype) -> bool:
         """Return whether FORMAT §7.7 codes words of this dtype."""
-        return dtype.split in _SPLITS
+        return dtype.is_modelled
 
     def encode(self, words: np.ndarray, dtype: Dtype) -> bytes:
         """Code one byte of each word, and what is left of it as it is.

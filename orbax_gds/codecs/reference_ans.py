@@ -35,7 +35,6 @@ from orbax_gds.errors import Corrupt
 
 ANS = struct.Struct("<HHI")
 SUB_BLOCK = struct.Struct("<BBHI")
-ANS_SPLITS = ("bf16", "fp16", "fp32")
 PREDICTION_FLAG = 1
 NO_SIGNS_FLAG = 2
 _MANTISSA_BITS = 4  # that are in the coded byte

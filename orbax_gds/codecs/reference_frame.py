@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orbax_gds.codecs.reference_ans import ANS_SPLITS, Ans, decode_ans, encode_ans
+from orbax_gds.codecs.reference_ans import Ans, decode_ans, encode_ans
 from orbax_gds.codecs.reference_bytes import Cursor, align, check_crc, crc32c
 from orbax_gds.codecs.reference_ladder import Ladder, decode_ladder, encode_ladder
 from orbax_gds.codecs.reference_modelled import (
-    MODELLED_SPLITS,
     Model,
     decode_modelled,
     encode_modelled,
@@ -35,9 +34,7 @@ def supports(codec: str, dtype: Dtype) -> bool:
     """Return whether a codec codes words of a dtype. FORMAT §7."""
     if codec == "ladder":
         return dtype.split is not None
-    if codec == "modelled":
-        return dtype.split in MODELLED_SPLITS
-    return codec != "ans" or dtype.split in ANS_SPLITS
+    return codec not in ("modelled", "ans") or dtype.is_modelled
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,6 @@ from orbax_gds.dtypes import SPLITS, Dtype, Split
 from orbax_gds.errors import Corrupt
 
 MODELLED = struct.Struct("<HHH8sHI")
-MODELLED_SPLITS = ("bf16", "fp16", "fp32")
 PREDICTION_FLAG = 1
 SIGN_SLOT_FLAG = 2
 MAX_SIZE = 7

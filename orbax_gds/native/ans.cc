@@ -10,7 +10,6 @@
 namespace ogds {
 namespace {
 
-constexpr uint16_t kFlagPrediction = 1;
 constexpr uint16_t kFlagNoSigns = 2;
 
 uint32_t rest_bits_of(const Dtype& dtype, bool no_signs) noexcept {
@@ -98,6 +97,8 @@ bool write_header(AnsHeader& header, uint32_t n_words, PayloadWriter& out) noexc
     return write_counts(header.counts, out);
 }
 
+// The words are read twice: should someone write to them, this finds bytes and signs that the first
+// pass did not see.
 Status encode_sub_block(const Parts& parts, uint32_t m, const Dtype& dtype, bool no_signs,
                         PayloadWriter& out, Workspace& workspace) noexcept {
     const uint32_t most = max_trimmed_bits_of(dtype);
@@ -106,6 +107,9 @@ Status encode_sub_block(const Parts& parts, uint32_t m, const Dtype& dtype, bool
     uint8_t* stream_end = workspace.ans.stream + sizeof workspace.ans.stream;
     const size_t stream_bytes =
         kernels().ans->encode_stream(parts.y, m, workspace.ans.encode, stream_end);
+    if (stream_bytes == 0 || parts.any_rest >> rest_bits_of(dtype, no_signs) != 0) {
+        return Status::kWordsChanged;
+    }
     uint8_t* head = out.reserve(kAnsHeadBytes);
     uint8_t* fields = out.reserve(ans_fields_bytes(field_bits, m));
     uint8_t* stream = out.reserve(stream_bytes);
@@ -234,7 +238,7 @@ Status encode_ans(const ChunkWords& chunk, const Dtype& dtype, const AnsModel& m
 
 Status decode_ans(PayloadReader& in, NormalRuns runs, uint32_t n_words, uint32_t n_normal_words,
                   const Dtype& dtype, uint8_t* words, Workspace& workspace) noexcept {
-    if (!is_ans(dtype)) {
+    if (!is_modelled(dtype.split)) {
         return Status::kAnsDtype;
     }
     if (n_normal_words == 0) {

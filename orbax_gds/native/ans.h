@@ -15,11 +15,6 @@ inline constexpr size_t kAnsHeaderBytes = 8;  // before offsets and counts
 inline constexpr size_t kAnsHeadBytes = 8;    // of a sub-block
 inline constexpr size_t kMaxAnsCountsBytes = kAnsBitmapBytes + 2 * kAnsBytes;
 
-// Whether words of a dtype can be coded.
-constexpr bool is_ans(const Dtype& dtype) noexcept {
-    return is_ans_split(dtype.split);
-}
-
 // What exponents are predicted to be.
 struct AnsModel {
     uint8_t emax = 0;

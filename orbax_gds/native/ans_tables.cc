@@ -119,7 +119,7 @@ void build_table(const AnsCounts& counts, AnsEncodeTable& table) noexcept {
         const uint32_t f = counts.of[y];
         next[y] = static_cast<uint16_t>(first);
         if (f == 0) {
-            table.of_byte[y] = {};
+            table.of_byte[y] = {kUnknownByte, ~kAnsStates + 1};
             continue;
         }
         // The most bits that y writes, and the state from which on it does.

@@ -1,10 +1,10 @@
 #include "ans_words.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <type_traits>
 
+#include "byte_bits.h"
 #include "bytes.h"
 #include "ladder_kernels.h"
 
@@ -13,24 +13,6 @@ namespace {
 
 // Words of a block go through vectors; only a block with an escape is looked at word by word.
 constexpr uint32_t kBlock = 256;
-
-// Bit i of the index in bit 0 of byte i.
-constexpr std::array<uint64_t, 256> make_spread() {
-    std::array<uint64_t, 256> table{};
-    for (uint32_t bits = 0; bits < 256; ++bits) {
-        for (uint32_t i = 0; i < 8; ++i) {
-            table[bits] |= static_cast<uint64_t>((bits >> i) & 1) << (8 * i);
-        }
-    }
-    return table;
-}
-
-constexpr std::array<uint64_t, 256> kSpread = make_spread();
-
-// Bit 0 of byte i in bit i.
-uint8_t gathered(uint64_t bytes) noexcept {
-    return static_cast<uint8_t>((bytes & 0x0101010101010101u) * 0x0102040810204080u >> 56);
-}
 
 template <Split kSplit>
 struct Layout {

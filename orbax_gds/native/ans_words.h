@@ -17,11 +17,6 @@ namespace ogds {
 inline constexpr uint32_t kAnsMantissaBits = 4;  // upper bits of the mantissa that are in y
 inline constexpr uint8_t kAnsWindow = 14;  // symbols below are distances from the prediction
 
-// The splits whose words are cut up.
-static constexpr bool is_ans_split(Split split) noexcept {
-    return split == Split::kBf16 || split == Split::kFp16 || split == Split::kFp32;
-}
-
 // The sign, and below it the other bits of the mantissa.
 static constexpr uint32_t ans_rest_bits(Split split) noexcept {
     return rest_bits(split) - kAnsMantissaBits;

@@ -45,7 +45,8 @@ class NormalRuns {
 public:
     NormalRuns(const uint8_t* map, uint32_t n_words) noexcept : map_(map), n_words_(n_words) {}
 
-    // The next run, at most max_words (a multiple of 256) long; empty at the end.
+    // The next run, at most max_words (a multiple of 256, or all that are left) long; empty at the
+    // end.
     Run next(uint32_t max_words) noexcept;
 
     // The map that it walks by; nullptr if every word is normal.

@@ -1,6 +1,7 @@
 #include "choice.h"
 
 #include <algorithm>
+#include <span>
 
 #include "ans.h"
 #include "ladder.h"
@@ -142,7 +143,12 @@ size_t expected_bytes(const ChunkWords& chunk, const Dtype& dtype, int64_t bits,
                             chunk.n_normal_words / total / 8;
 }
 
-// Codes words by ans. Leaves in `expected` what kAuto's codecs are expected to take.
+// What an estimate may be off by, as a share of it: of plain weights, which a sample shows well,
+// ans saves 1 / 100; of words with low bits or rows and columns to leave out a sample shows less.
+constexpr size_t kPlainDoubt = 300;
+constexpr size_t kModelledDoubt = 30;
+
+// Codes words by ans. Leaves in `expected` what kAuto's codecs are expected to take at least.
 Status encode_by_ans(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter& out,
                      Workspace& workspace, size_t& expected) noexcept {
     ExponentCounts counts;
@@ -150,14 +156,19 @@ Status encode_by_ans(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter&
     sample_exponents(chunk.words, chunk.map, chunk.n_words, dtype, counts);
     auto bits = static_cast<int64_t>(choose_tables(counts, tables));
     ModelledPlan plan;
+    size_t doubt = kPlainDoubt;
     AnsModel model = {choose_ans_emax(counts), {}};
     if (plan_modelled(chunk, dtype, counts, false, offsets_in(out, chunk), plan)) {
         bits = std::min(bits, plan.bits);
+        if (plan.tables.trims || plan.tables.prediction.columns != 0) {
+            doubt = kModelledDoubt;
+        }
         if (plan.tables.prediction.columns != 0) {
             model = {static_cast<uint8_t>(plan.tables.ladder.emax), plan.tables.prediction};
         }
     }
     expected = expected_bytes(chunk, dtype, bits, counts.total);
+    expected -= expected / doubt;
     return encode_ans(chunk, dtype, model, out, workspace);
 }
 
@@ -166,7 +177,7 @@ Status encode_by_ans(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter&
 Status encode_smallest(const ChunkWords& chunk, const Dtype& dtype, int level, PayloadWriter& out,
                        Workspace& workspace, Codec& codec) noexcept {
     const size_t raw = raw_bytes(dtype, chunk.n_normal_words);
-    if (!is_ans(dtype) || raw == 0) {
+    if (!is_modelled(dtype.split) || raw == 0) {
         return encode_by_sample(chunk, dtype, level, out, workspace, codec);
     }
     const PayloadWriter before = out;
@@ -195,6 +206,42 @@ Status encode_smallest(const ChunkWords& chunk, const Dtype& dtype, int level, P
     return status;
 }
 
+// Of so few words kMax tries every codec: a sample does not say which is smallest by a few bytes.
+constexpr uint32_t kFewWords = 8192;
+
+// Codes few words with a split in every way and keeps the shortest.
+Status encode_each_way(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter& out,
+                       Workspace& workspace, Codec& codec) noexcept {
+    constexpr CodecChoice kBoth[] = {CodecChoice::kRaw, CodecChoice::kLadder};
+    constexpr CodecChoice kMore[] = {CodecChoice::kRaw, CodecChoice::kLadder, CodecChoice::kAuto,
+                                     CodecChoice::kModelled, CodecChoice::kAns};
+    const std::span<const CodecChoice> choices =
+        is_modelled(dtype.split) ? std::span<const CodecChoice>(kMore) : kBoth;
+    const auto code = [&](CodecChoice choice, uint32_t columns, PayloadWriter& to) noexcept {
+        ChunkWords shaped = chunk;
+        shaped.columns = columns;
+        return encode_words(shaped, dtype, {choice}, to, workspace, codec);
+    };
+    CodecChoice best = CodecChoice::kRaw;
+    uint32_t best_columns = 0;
+    size_t least = SIZE_MAX;
+    for (const uint32_t columns : {uint32_t{0}, chunk.columns}) {
+        for (const CodecChoice choice : choices) {
+            PayloadWriter to = out;
+            to.limit_rest(least);
+            if (code(choice, columns, to) == Status::kOk && to.size() - out.size() < least) {
+                best = choice;
+                best_columns = columns;
+                least = to.size() - out.size();
+            }
+        }
+        if (chunk.columns == 0) {
+            break;
+        }
+    }
+    return code(best, best_columns, out);
+}
+
 }  // namespace
 
 Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOptions& options,
@@ -209,6 +256,10 @@ Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOpt
     }
     if (options.codec == CodecChoice::kAuto) {
         return encode_by_sample(chunk, dtype, level, out, workspace, codec);
+    }
+    if (options.codec == CodecChoice::kMax && dtype.split != Split::kNone && n_normal != 0 &&
+        n_normal <= kFewWords) {
+        return encode_each_way(chunk, dtype, out, workspace, codec);
     }
     if (options.codec == CodecChoice::kMax) {
         return encode_smallest(chunk, dtype, level, out, workspace, codec);

@@ -13,7 +13,7 @@ enum class Codec : uint8_t { kRaw = 0, kLadder = 1, kModelled = 2, kAns = 3, kZs
 enum class CodecChoice : uint8_t {
     kFast,      // ladder of a single level or raw, as a sample says; raw if less than 2 % is saved
     kAuto,      // modelled, ladder, zstd or raw, as a sample says; raw if less than 2 % is saved
-    kMax,       // ans or what kAuto would use, whichever is smaller
+    kMax,       // ans or what kAuto would use, whichever is smaller; of few words all are tried
     kRaw,       // always
     kLadder,    // always
     kModelled,  // always; predicted where the chunk has columns

@@ -113,7 +113,7 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     if (options.codec == CodecChoice::kModelled && !is_modelled(dtype.split)) {
         return Status::kModelledDtype;
     }
-    if (options.codec == CodecChoice::kAns && !is_ans(dtype)) {
+    if (options.codec == CodecChoice::kAns && !is_modelled(dtype.split)) {
         return Status::kAnsDtype;
     }
     if (out.size() < frame_bytes_for(0)) {

@@ -37,8 +37,9 @@ struct ChunkShape {
     uint32_t columns = 0;  // words in a row where the chunk is a matrix, else 0; only to encode
 };
 
-// Upper bound of frame_bytes for CodecChoice::kAuto and kRaw without a forced block map; a multiple
-// of 64. May exceed kMaxFrameBytes: then the chunk is coded only if its frame happens to fit.
+// Upper bound of frame_bytes for CodecChoice::kFast, kAuto, kMax and kRaw without a forced block
+// map; a multiple of 64. May exceed kMaxFrameBytes: then the chunk is coded only if its frame
+// happens to fit.
 size_t max_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept;
 
 // The same for every choice.

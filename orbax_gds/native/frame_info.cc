@@ -37,6 +37,9 @@ Status read_ladder_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
         return Status::kPayloadShort;
     }
     Status status = read_ladder_header(header, dtype.split, info.tables);
+    if (status != Status::kOk) {
+        return status;
+    }
     info.heads_bytes = kLadderHeaderBytes;
     for (uint32_t done = 0; done < n_words && status == Status::kOk; done += kSubBlockWords) {
         const uint32_t m = std::min(kSubBlockWords, n_words - done);
@@ -57,8 +60,11 @@ Status read_modelled_info(PayloadReader& in, uint32_t n_words, uint32_t n_normal
     if (n_normal_words == 0) {
         return Status::kOk;
     }
-    ModelledTables tables;
+    ModelledTables tables = {};
     Status status = read_modelled_header(in, n_words, dtype.split, tables);
+    if (status != Status::kOk) {
+        return status;
+    }
     info.tables = tables.ladder;
     info.columns = tables.prediction.columns;
     info.sign_slot = tables.ladder.sign_slot;
@@ -79,15 +85,18 @@ Status read_modelled_info(PayloadReader& in, uint32_t n_words, uint32_t n_normal
 
 Status read_ans_info(PayloadReader& in, uint32_t n_words, uint32_t n_normal_words,
                      const Dtype& dtype, FrameInfo& info) noexcept {
-    if (!is_ans(dtype)) {
+    if (!is_modelled(dtype.split)) {
         return Status::kAnsDtype;
     }
     if (n_normal_words == 0) {
         return Status::kOk;
     }
-    AnsHeader header;
+    AnsHeader header = {};
     const size_t before = in.left();
     Status status = read_ans_header(in, n_words, dtype, header);
+    if (status != Status::kOk) {
+        return status;
+    }
     info.columns = header.model.prediction.columns;
     info.no_signs = header.no_signs;
     info.heads_bytes = kAnsHeaderBytes;

@@ -56,7 +56,7 @@ Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
 
 Status read_sub_block_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
                            const LadderTables& tables, SubBlockHead& head) noexcept {
-    return read_counts(in, m, dtype.split, rest_bits(dtype.split), tables, head);
+    return read_level_counts(in, m, dtype.split, rest_bits(dtype.split), tables, head);
 }
 
 Status encode_ladder(const uint8_t* words, NormalRuns runs, uint32_t n_normal_words,

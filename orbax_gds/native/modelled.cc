@@ -10,7 +10,6 @@
 namespace ogds {
 namespace {
 
-constexpr uint16_t kFlagPrediction = 1;
 constexpr uint16_t kFlagSignSlot = 2;
 constexpr size_t kReservedAt = 14;
 constexpr size_t kColumnsAt = 16;
@@ -56,7 +55,7 @@ Status encode_sub_block(const uint8_t* words, const Cut& cut, const Dtype& dtype
                         const ModelledTables& tables, const uint8_t* predicted, bool& is_free,
                         PayloadWriter& out, Workspace& workspace) noexcept {
     const uint32_t m = cut.n_words;
-    const uint32_t z = cut.trimmed_bits;
+    const uint32_t z = useful_trim(dtype.split, cut.trimmed_bits, m);
     const size_t all_bytes = fields_bytes(rest_bits(dtype.split), m);
     uint8_t* head = out.reserve(kModelledHeadBytes + 2 * size_t{tables.ladder.n_levels});
     uint8_t* fields = out.reserve(all_bytes);
@@ -189,7 +188,7 @@ Status read_modelled_head(PayloadReader& in, uint32_t n_left, Split split,
         return Status::kModelledSubBlock;
     }
     head.n_words = std::min(kSubBlockWords >> bytes[1], n_left);
-    return read_counts(in, head.n_words, split, rest_bits(split) - head.trimmed_bits,
+    return read_level_counts(in, head.n_words, split, rest_bits(split) - head.trimmed_bits,
                        tables.ladder, head.ladder);
 }
 

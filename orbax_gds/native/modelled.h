@@ -13,13 +13,15 @@ namespace ogds {
 inline constexpr size_t kModelledHeaderBytes = 20;
 inline constexpr size_t kModelledHeadBytes = 2;  // of a sub-block, before its counts
 
-// The splits that it codes.
-constexpr bool is_modelled(Split split) noexcept {
-    return split == Split::kBf16 || split == Split::kFp16 || split == Split::kFp32;
-}
-
 // Low bits of the rest that a sub-block may leave out.
 constexpr uint32_t max_trimmed_bits(Split split) noexcept { return rest_bits(split) - 8; }
+
+// Of low bits that are 0 in all of m words those to leave out: none where the fields would get
+// longer, as bitmaps of few words do.
+constexpr uint32_t useful_trim(Split split, uint32_t z, uint32_t m) noexcept {
+    const uint32_t bits = rest_bits(split);
+    return fields_bytes(bits - z, m) <= fields_bytes(bits, m) ? z : 0;
+}
 
 // What the header says, and whether to look for low bits that are 0.
 struct ModelledTables {

@@ -2,6 +2,7 @@
 // steps, while they are still in the cache.
 #pragma once
 
+#include <cassert>
 #include <cstring>
 #include <span>
 
@@ -24,8 +25,11 @@ public:
         return bytes;
     }
 
-    // The last n bytes reserved were not needed.
-    void give_back(size_t n) noexcept { at_ -= n; }
+    // The last n bytes reserved, not checksummed yet, were not needed.
+    void give_back(size_t n) noexcept {
+        assert(n <= at_ - summed_);
+        at_ -= n;
+    }
 
     size_t room() const noexcept { return limit_ - at_; }
 

@@ -19,7 +19,7 @@ constexpr uint32_t kColumnBlock = 1024;  // columns summed at once, bounds the m
 
 constexpr uint32_t kGridRows = 32;
 constexpr uint32_t kTriesPerRow = 4;  // before a grid row is given up as zero
-constexpr int32_t kOne = 16;          // means are kept in 1/16: squares of 64 fit 32 bits
+constexpr int32_t kOne = 16;          // means are in 1/16: the squares of a row fit 32 bits
 // The variance of the exponents must be this many hundredths of what rows and columns leave of it:
 // worth 0.07 bit a word, twice what the offsets of a 512 x 512 matrix take.
 constexpr int64_t kMinGain = 110;

@@ -18,6 +18,9 @@ struct Prediction {
     const uint8_t* of_column = nullptr;
 };
 
+// In the flags of the headers of codecs 2 and 3: there is a prediction.
+inline constexpr uint16_t kFlagPrediction = 1;
+
 constexpr size_t offset_bytes(uint32_t n_words, uint32_t columns) noexcept {
     return columns == 0 ? 0 : (size_t{n_words} + columns - 1) / columns + columns;
 }

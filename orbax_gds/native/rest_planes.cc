@@ -1,7 +1,6 @@
 #include "rest_planes.h"
 
-#include <array>
-
+#include "byte_bits.h"
 #include "bytes.h"
 
 namespace ogds {
@@ -9,33 +8,14 @@ namespace {
 
 constexpr uint64_t kTopBits = 0x8080808080808080u;
 
-// Bit i of the index in bit 7 of byte i.
-constexpr std::array<uint64_t, 256> make_spread() {
-    std::array<uint64_t, 256> table{};
-    for (uint32_t bits = 0; bits < 256; ++bits) {
-        for (uint32_t i = 0; i < 8; ++i) {
-            table[bits] |= static_cast<uint64_t>((bits >> i) & 1) << (8 * i + 7);
-        }
-    }
-    return table;
-}
-
-constexpr std::array<uint64_t, 256> kSpread = make_spread();
-
-// Bit 7 of byte i in bit i.
-uint8_t gathered(uint64_t bytes) noexcept {
-    return static_cast<uint8_t>((bytes & kTopBits) * 0x0002040810204081u >> 56);
-}
-
 // The bitmap of bit `bit` of m bytes.
 void write_bitmap(const uint8_t* bytes, uint32_t m, uint32_t bit, uint8_t* bitmap) noexcept {
-    const uint32_t shift = 7 - bit;
     uint32_t i = 0;
     for (; i + 8 <= m; i += 8) {
-        bitmap[i / 8] = gathered(load_u64le(bytes + i) << shift);
+        bitmap[i / 8] = gathered(load_u64le(bytes + i) >> bit);
     }
     if (i < m) {
-        bitmap[i / 8] = gathered(load_partial_u64le(bytes + i, m - i) << shift);
+        bitmap[i / 8] = gathered(load_partial_u64le(bytes + i, m - i) >> bit);
     }
 }
 
@@ -54,12 +34,12 @@ bool fill_sign_slot(const uint8_t* bitmap, uint32_t m, uint8_t* bytes) noexcept 
     for (; i + 8 <= m; i += 8) {
         const uint64_t eight = load_u64le(bytes + i);
         signs |= eight;
-        store_u64le(bytes + i, eight | kSpread[bitmap[i / 8]]);
+        store_u64le(bytes + i, eight | kSpread[bitmap[i / 8]] << 7);
     }
     if (i < m) {
         const uint64_t rest = load_partial_u64le(bytes + i, m - i);
         signs |= rest;
-        store_partial_u64le(bytes + i, m - i, rest | kSpread[bitmap[i / 8]]);
+        store_partial_u64le(bytes + i, m - i, rest | kSpread[bitmap[i / 8]] << 7);
     }
     return (signs & kTopBits) == 0;
 }
@@ -94,7 +74,7 @@ void read_trimmed(const uint8_t* field, uint32_t m, uint32_t z, uint8_t* scratch
     for (size_t g = 0; g < bitmap_bytes; ++g) {
         uint64_t eight = 0;
         for (uint32_t b = 0; b < n_bitmaps; ++b) {
-            eight = eight << 1 | kSpread[field[b * bitmap_bytes + g]] >> 7;
+            eight = eight << 1 | kSpread[field[b * bitmap_bytes + g]];
         }
         store_u64le(scratch + 8 * g, eight);
     }

@@ -47,7 +47,8 @@ RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
                      uint8_t* records, std::span<uint8_t> scratch, Workspace& workspace) noexcept;
 
 // Decodes the frames that `records` point at in `frames` into the segments of their chunks; a chunk
-// without segments is checked only.
+// without segments is checked only. Where the destinations of segments overlap, what their common
+// bytes are is not said.
 RunResult decode_run(std::span<const uint8_t> frames, const uint8_t* records,
                      std::span<const RunChunk> chunks, std::span<const std::span<uint8_t>> buffers,
                      std::span<const Segment> segments, std::span<uint8_t> scratch,

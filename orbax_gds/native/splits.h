@@ -53,6 +53,11 @@ static constexpr uint32_t rest_bits(Split split) noexcept {
     return split_bits(split).sign + split_bits(split).mantissa;
 }
 
+// The splits that codecs 2 and 3 code.
+static constexpr bool is_modelled(Split split) noexcept {
+    return split == Split::kBf16 || split == Split::kFp16 || split == Split::kFp32;
+}
+
 // Exponents go from 0 to this.
 static constexpr uint32_t max_exponent(Split split) noexcept {
     return (1u << split_bits(split).exponent) - 1;

@@ -46,6 +46,7 @@ enum class Status : int {
     kAnsStream,
     kAnsExponent,
     kAnsEscapes,
+    kWordsChanged,
     kNoSpace,
     kFrameTooLong,
     kEnd,  // not a status: one past the last
@@ -95,6 +96,7 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kAnsStream: return "ans: stream does not end where its words do";
         case Status::kAnsExponent: return "ans: escaped exponent is too large";
         case Status::kAnsEscapes: return "ans: number of escapes differs";
+        case Status::kWordsChanged: return "words changed while they were coded";
         case Status::kNoSpace: return "output buffer is too small";
         case Status::kFrameTooLong: return "frame would exceed 2147483647 bytes; cut the chunk";
         case Status::kEnd: break;

@@ -72,7 +72,7 @@ void Places::end() noexcept {
     }
 }
 
-Status read_counts(PayloadReader& in, uint32_t m, Split split, uint32_t rest_bits,
+Status read_level_counts(PayloadReader& in, uint32_t m, Split split, uint32_t rest_bits,
                    const LadderTables& tables, SubBlockHead& head) noexcept {
     const uint8_t* counts = in.take(2 * size_t{tables.n_levels});
     if (counts == nullptr) {

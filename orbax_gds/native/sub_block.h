@@ -46,7 +46,7 @@ struct SubBlockHead {
 
 // Reads the counts of a sub-block of m words, of whose rest `rest_bits` are written. With a sign
 // slot the first bitmap of level 0 is not among the levels.
-Status read_counts(PayloadReader& in, uint32_t m, Split split, uint32_t rest_bits,
+Status read_level_counts(PayloadReader& in, uint32_t m, Split split, uint32_t rest_bits,
                    const LadderTables& tables, SubBlockHead& head) noexcept;
 
 // Where the levels of a sub-block leave the sign slot: nowhere if `bytes` is nullptr.

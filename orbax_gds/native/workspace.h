@@ -22,7 +22,7 @@ struct Workspace {
     RankPlanes planes[2];
     alignas(64) uint8_t words[kSubBlockWords * 8];
     alignas(64) uint8_t escapes[kSubBlockWords * 2];
-    // Of a sub-block of codec 2.
+    // Of a sub-block of codec 2; the prediction of codec 3, too.
     alignas(64) uint8_t predicted[kSubBlockWords];
     alignas(64) uint8_t fields[kSubBlockWords * 3];
     alignas(64) uint8_t bytes[kSubBlockWords];

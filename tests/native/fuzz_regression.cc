@@ -69,6 +69,10 @@ std::vector<Bytes> fresh_frames() {
             const EncodeOptions options = {CodecChoice::kModelled, MapChoice::kNever};
             frames.push_back(encode(words, dtype, options, 0, columns));
         }
+        for (CodecChoice codec : {CodecChoice::kModelled, CodecChoice::kAns}) {
+            const Bytes words = make_words(dtype, 2300, Look::kBlocks, 7);
+            frames.push_back(encode(words, dtype, {codec, MapChoice::kAlways}, 0, 700));
+        }
     }
     for (uint8_t dtype : {uint8_t{2}, uint8_t{4}, uint8_t{9}, uint8_t{13}}) {
         for (MapChoice map : {MapChoice::kNever, MapChoice::kAlways}) {

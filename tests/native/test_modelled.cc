@@ -1,12 +1,14 @@
 // Modelled: what is left out comes back, what is not possible is refused, and the cuts are cheap.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "bytes.h"
 #include "check.h"
 #include "frame_info.h"
 #include "modelled.h"
 #include "modelled_cuts.h"
+#include "modelled_plan.h"
 #include "samples.h"
 
 using namespace ogds;
@@ -143,6 +145,42 @@ void low_bits_are_left_out() {
     }
 }
 
+// Codes by itself into so many bytes, which lie alone on the heap; their number, or 0 if they were
+// not enough.
+size_t coded_bytes(const Bytes& words, uint8_t dtype, size_t room) {
+    const auto n_words = static_cast<uint32_t>(words.size() / dtype_of(dtype).container_bytes);
+    const ChunkWords chunk = {words.data(), nullptr, n_words, n_words, 0};
+    ExponentCounts counts;
+    ModelledPlan plan;
+    sample_exponents(words.data(), nullptr, n_words, dtype_of(dtype), counts);
+    plan_modelled(chunk, dtype_of(dtype), counts, true, nullptr, plan);
+    const auto exact = std::make_unique<uint8_t[]>(room);
+    PayloadWriter out({exact.get(), room});
+    const Status status =
+        encode_modelled(chunk, dtype_of(dtype), plan.tables, out, workspace());
+    CHECK(status == Status::kOk || status == Status::kNoSpace, status_text(status));
+    return status == Status::kOk ? out.size() : 0;
+}
+
+// The bitmaps of few words take whole bytes: leaving bits out must not lengthen what is written.
+void short_sub_blocks_are_never_longer_for_trimming() {
+    for (uint8_t dtype : {kFp16, kFp32}) {
+        for (uint32_t n = 1; n <= 64; ++n) {
+            const size_t full = coded_bytes(trimmed_words(dtype, n, 0, 0, n), dtype, 1000);
+            CHECK(full != 0, n);
+            for (uint32_t z = 0; z <= max_trimmed_bits(dtype_of(dtype).split); ++z) {
+                const Bytes words = trimmed_words(dtype, n, z, 0, 0);
+                const size_t n_bytes = coded_bytes(words, dtype, full);
+                CHECK(n_bytes != 0 && n_bytes <= full, int{dtype}, n, z, n_bytes, full);
+                for (size_t room = n % 7; room < full; room += 7) {
+                    coded_bytes(words, dtype, room);
+                }
+                comes_back(words, dtype, 0);
+            }
+        }
+    }
+}
+
 void cuts_follow_the_words() {
     Cut cuts[kMaxCuts];
     const Dtype& dtype = dtype_of(kFp32);
@@ -212,6 +250,7 @@ int main() {
     moments_are_predicted_by_choice();
     a_sign_anywhere_keeps_the_signs();
     low_bits_are_left_out();
+    short_sub_blocks_are_never_longer_for_trimming();
     cuts_follow_the_words();
     headers_and_heads_that_cannot_be_are_refused();
     damage_is_found_or_harmless();
