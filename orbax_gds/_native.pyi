@@ -68,8 +68,8 @@ def encode_run(
         records: uint8 [C, 32], filled with index records (FORMAT §4.3) whose offsets count from
             the start of `out`; apart from `buffers`.
         codec: "auto" (per chunk what a sample says is smallest; raw if little is saved), "fast" (a
-            ladder of one level, or raw if that saves little), "max" (also ans; the smallest frame)
-            or "off" (raw, without a block map).
+            ladder of one level, or raw if that saves little), "max" (also ans and
+            huffman; the smallest frame) or "off" (raw, without a block map).
         align_bytes: The last frame is lengthened so that the run is a multiple of this long.
         zstd_level: Level of zstd for words without a split, 1 to 22; 0 leaves them raw.
 
@@ -120,7 +120,7 @@ def encode_frame(
     *,
     chunk: int = 0,
     codec: Literal[
-        "auto", "fast", "max", "off", "raw", "ladder", "modelled", "ans", "zstd"
+        "auto", "fast", "max", "off", "raw", "ladder", "modelled", "ans", "zstd", "huffman"
     ] = "auto",
     block_map: bool | None = None,
     zstd_level: int = 3,

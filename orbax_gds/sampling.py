@@ -22,7 +22,7 @@ __all__ = ["PLANES", "Pieces", "SampledFrames", "pieces_of", "plane_bits", "samp
 
 PLANES = ("sign", "exponent", "mantissa", "low", "whole", "side")
 """Where the bits of a frame go. `mantissa` is what the first field of the rest (FORMAT §7.2) holds
-of it, `low` the other fields; `whole` are words that are not split: raw and zstd.
+of it, `low` the other fields; `whole` are words that are not split: raw, zstd and huffman.
 Where ans codes exponents together with four bits of the mantissa, four bits a word are
 `mantissa` and what it takes beyond is `exponent`.
 `side` is what describes them: headers, counts, tables, block maps, constants and zeros at the end.
@@ -40,8 +40,10 @@ _STREAM_PLANES = {
     "heads": _SIDE,
     "offsets": _SIDE,
     "counts": _SIDE,
+    "lengths": _SIDE,
     "raw": _WHOLE,
     "zstd": _WHOLE,
+    "huffman": _WHOLE,
     "escapes": _EXPONENT,
 }
 

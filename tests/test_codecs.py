@@ -1,6 +1,7 @@
 """Every codec obeys the laws of its conformance class."""
 
 from orbax_gds.codecs.ans import Ans
+from orbax_gds.codecs.huffman import Huffman
 from orbax_gds.codecs.ladder import Ladder
 from orbax_gds.codecs.modelled import Modelled
 from orbax_gds.codecs.raw import Raw
@@ -22,6 +23,10 @@ class TestModelled(CodecConformance):
 
 class TestAns(CodecConformance):
     codec = Ans()
+
+
+class TestHuffman(CodecConformance):
+    codec = Huffman()
 
 
 class TestZstd(CodecConformance):

@@ -21,6 +21,7 @@ from orbax_gds.codecs import (
     reference_ans,
     reference_ans_table,
     reference_frame,
+    reference_huffman,
     reference_ladder,
     reference_modelled,
     reference_stripe,
@@ -227,6 +228,9 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"{reference_frame.BLOCK_WORDS} words" in section("7.1")
     assert f"{reference_ladder.SUB_BLOCK_WORDS} words" in section("7.4")
     assert f"{reference_ladder.SUB_BLOCK_WORDS} words" in section("7.7")
+    assert f"{reference_ladder.SUB_BLOCK_WORDS} words" in section("7.9")
+    assert f"code of 1 to {reference_huffman.MAX_CODE_BITS} bits" in section("7.9")
+    assert f"a header of {reference_huffman.LENGTHS_BYTES} bytes" in section("7.9")
     assert f"table of {reference_ans_table.N_STATES} states" in section("7.7")
     assert f"+ {reference_ans_table.STEP}) mod {reference_ans_table.N_STATES}" in section("7.7")
     assert f"window above {reference_zstd.MAX_WINDOW_BYTES >> 20} MiB" in section("7.8")
@@ -246,12 +250,12 @@ def test_stripe_names_are_those_of_the_document() -> None:
     assert f"`{stripe.file_name(0)}`, `{stripe.file_name(1)}`" in section("2")
 
 
-# --- FORMAT §7.5, §7.9 and the golden bytes -------------------------------------------------------
+# --- FORMAT §7.5, §7.10 and the golden bytes ------------------------------------------------------
 
 
 def test_the_worked_examples_are_what_the_reference_writes() -> None:
     assert example.section() == example.HEADING + section("7.5")
-    assert example_codings.section() == example_codings.HEADING + section("7.9")
+    assert example_codings.section() == example_codings.HEADING + section("7.10")
 
 
 def frames_printed(number: str) -> list[bytes]:
@@ -273,9 +277,9 @@ def test_the_worked_examples_decode_to_their_words() -> None:
     ladder, mapped = frames_printed("7.5")
     words = np.array([int(word, 16) for word in tables("7.5")[0][0][1].split()], np.uint16)
     nibbles = np.array([0] * 256 + [7] * 256 + [1, 2, 3, 4, 5, 15, 0], np.uint8)
-    modelled, ans = frames_printed("7.9")
-    positive = np.array([int(word, 16) for word in tables("7.9")[0][0][1].split()], np.uint32)
-    ones = np.array([int(word, 16) for word in tables("7.9")[2][0][1].split()], np.uint16)
+    modelled, ans = frames_printed("7.10")
+    positive = np.array([int(word, 16) for word in tables("7.10")[0][0][1].split()], np.uint32)
+    ones = np.array([int(word, 16) for word in tables("7.10")[2][0][1].split()], np.uint16)
     for frame, expected in ((ladder, words), (mapped, nibbles), (modelled, positive), (ans, ones)):
         native = decode_on_every_isa(frame, expected.size, expected.dtype)
         np.testing.assert_array_equal(native, expected)

@@ -15,7 +15,9 @@ _PAYLOAD_BYTES_AT = 12
 
 
 def encode_payload(
-    words: np.ndarray, dtype: Dtype, codec: Literal["raw", "ladder", "modelled", "ans", "zstd"]
+    words: np.ndarray,
+    dtype: Dtype,
+    codec: Literal["raw", "ladder", "modelled", "ans", "zstd", "huffman"],
 ) -> bytes:
     """Code words with the named codec, whether or not it pays, without a block map."""
     frame = _native.encode_frame(words, dtype.id, codec=codec, block_map=False)

@@ -10,6 +10,7 @@ import numpy as np
 
 from orbax_gds.codecs.reference_ans import Ans, decode_ans, encode_ans
 from orbax_gds.codecs.reference_bytes import Cursor, align, check_crc, crc32c
+from orbax_gds.codecs.reference_huffman import decode_huffman, encode_huffman
 from orbax_gds.codecs.reference_ladder import Ladder, decode_ladder, encode_ladder
 from orbax_gds.codecs.reference_modelled import (
     Model,
@@ -22,7 +23,7 @@ from orbax_gds.errors import Corrupt, Truncated, Unsupported
 
 FRAME = struct.Struct("<4sBBHIIIIII")
 FRAME_MAGIC = b"OGF1"
-CODECS = {0: "raw", 1: "ladder", 2: "modelled", 3: "ans", 4: "zstd"}
+CODECS = {0: "raw", 1: "ladder", 2: "modelled", 3: "ans", 4: "zstd", 5: "huffman"}
 BLOCK_MAP_FLAG = 1
 BLOCK_WORDS = 256
 NORMAL, ZERO, CONSTANT = 0, 1, 2  # block codes
@@ -34,6 +35,8 @@ def supports(codec: str, dtype: Dtype) -> bool:
     """Return whether a codec codes words of a dtype. FORMAT §7."""
     if codec == "ladder":
         return dtype.split is not None
+    if codec == "huffman":
+        return dtype.bits <= 8
     return codec not in ("modelled", "ans") or dtype.is_modelled
 
 
@@ -132,6 +135,7 @@ def encode_frame(
     ladder: Ladder | None = None,
     model: Model | None = None,
     ans: Ans | None = None,
+    lengths: np.ndarray | None = None,
 ) -> bytes:
     """Code one chunk as a frame.
 
@@ -147,6 +151,7 @@ def encode_frame(
         ladder: Header of the ladder; by default one that fits the words.
         model: Header of the modelled coding, likewise.
         ans: Header of the ans coding, likewise.
+        lengths: Code lengths of the huffman coding, likewise: int64[256].
     """
     words = words.astype(dtype.word_dtype) & dtype.word_dtype.type((1 << dtype.bits) - 1)
     if not supports(codec, dtype):
@@ -161,6 +166,8 @@ def encode_frame(
         payload += encode_modelled(normal, dtype, places, words.size, model=model, columns=columns)
     elif codec == "ans":
         payload += encode_ans(normal, dtype, places, words.size, ans=ans, columns=columns)
+    elif codec == "huffman":
+        payload += encode_huffman(normal, lengths)
     else:
         payload += encode_zstd(normal, dtype)
     return frame_payload(
@@ -247,6 +254,8 @@ def _decode_words(payload: Cursor, header: FrameHeader, places: np.ndarray) -> n
         return decode_modelled(payload, dtype, places, header.n_words)
     if codec == "ans":
         return decode_ans(payload, dtype, places, header.n_words)
+    if codec == "huffman":
+        return decode_huffman(payload, places.size, dtype)
     return decode_zstd(payload, places.size, dtype)
 
 

@@ -5,6 +5,7 @@ from typing import Protocol
 import numpy as np
 
 from orbax_gds.codecs.ans import Ans
+from orbax_gds.codecs.huffman import Huffman
 from orbax_gds.codecs.ladder import Ladder
 from orbax_gds.codecs.modelled import Modelled
 from orbax_gds.codecs.raw import Raw
@@ -52,7 +53,7 @@ class Codec(Protocol):
         ...
 
 
-CODECS: tuple[Codec, ...] = (Raw(), Ladder(), Modelled(), Ans(), Zstd())
+CODECS: tuple[Codec, ...] = (Raw(), Ladder(), Modelled(), Ans(), Zstd(), Huffman())
 
 _BY_ID = {codec.id: codec for codec in CODECS}
 _BY_NAME = {codec.name: codec for codec in CODECS}

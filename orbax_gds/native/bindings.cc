@@ -160,14 +160,16 @@ EncodeOptions options_of(const std::string& codec, int zstd_level, std::optional
         options.codec = CodecChoice::kModelled;
     } else if (one_frame && codec == "ans") {
         options.codec = CodecChoice::kAns;
+    } else if (one_frame && codec == "huffman") {
+        options.codec = CodecChoice::kHuffman;
     } else if (codec == "max") {
         options.codec = CodecChoice::kMax;
     } else if (one_frame && codec == "zstd") {
         options.codec = CodecChoice::kZstd;
     } else if (codec != "auto") {
         refuse("codec must be ",
-               one_frame ? "'auto', 'fast', 'max', 'off', 'raw', 'ladder', 'modelled', 'ans' or "
-                           "'zstd'"
+               one_frame ? "'auto', 'fast', 'max', 'off', 'raw', 'ladder', 'modelled', 'ans', "
+                           "'zstd' or 'huffman'"
                          : "'auto', 'fast', 'max' or 'off'",
                ", not '", codec, "'.");
     }
@@ -320,8 +322,10 @@ nb::dict streams_of(const FrameInfo& info) {
     add("heads", info.heads_bytes);
     add("offsets", info.offsets_bytes);
     add("counts", info.counts_bytes);
+    add("lengths", info.lengths_bytes);
     add("fields", info.fields_bytes);
     add("ans", info.ans_bytes);
+    add("huffman", info.huffman_bytes);
     for (uint32_t l = 0; l < info.tables.n_levels; ++l) {
         streams[("level " + std::to_string(l)).c_str()] = info.level_bytes[l];
     }

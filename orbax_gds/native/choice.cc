@@ -4,6 +4,7 @@
 #include <span>
 
 #include "ans.h"
+#include "huffman.h"
 #include "ladder.h"
 #include "modelled_plan.h"
 #include "raw.h"
@@ -172,35 +173,53 @@ Status encode_by_ans(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter&
     return encode_ans(chunk, dtype, model, out, workspace);
 }
 
-// Codes words by ans or by kAuto's rules, whichever is smaller. Of floats ans is tried first: a
-// sample says whether anything else can be smaller.
+// Codes words of up to 8 bits by huffman. Leaves in `expected` what kAuto's codecs are expected to
+// take at least.
+Status encode_by_huffman(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter& out,
+                         Workspace& workspace, size_t& expected) noexcept {
+    expected = 0;
+    if (dtype.split != Split::kNone) {
+        ExponentCounts counts;
+        LadderTables tables;
+        sample_exponents(chunk.words, chunk.map, chunk.n_words, dtype, counts);
+        const auto bits = static_cast<int64_t>(choose_tables(counts, tables));
+        expected = expected_bytes(chunk, dtype, bits, counts.total);
+        expected -= expected / kPlainDoubt;
+    }
+    return encode_huffman(chunk, dtype, out, workspace);
+}
+
+// Codes words by ans or huffman or by kAuto's rules, whichever is smallest. Of floats the former
+// are tried first: a sample says whether anything else can be smaller.
 Status encode_smallest(const ChunkWords& chunk, const Dtype& dtype, int level, PayloadWriter& out,
                        Workspace& workspace, Codec& codec) noexcept {
     const size_t raw = raw_bytes(dtype, chunk.n_normal_words);
-    if (!is_modelled(dtype.split) || raw == 0) {
+    if (!(is_modelled(dtype.split) || is_huffman(dtype)) || raw == 0) {
         return encode_by_sample(chunk, dtype, level, out, workspace, codec);
     }
     const PayloadWriter before = out;
-    const auto try_ans = [&](size_t& expected) noexcept {
+    const auto encode_bytes = [&](size_t& expected) noexcept {
         out = before;
         out.limit_rest(raw - 1);
-        codec = Codec::kAns;
-        return encode_by_ans(chunk, dtype, out, workspace, expected);
+        const bool by_ans = is_modelled(dtype.split);
+        codec = by_ans ? Codec::kAns : Codec::kHuffman;
+        return by_ans ? encode_by_ans(chunk, dtype, out, workspace, expected)
+                      : encode_by_huffman(chunk, dtype, out, workspace, expected);
     };
     size_t expected = 0;
-    if (try_ans(expected) != Status::kOk) {
+    if (encode_bytes(expected) != Status::kOk) {
         out = before;
         return encode_by_sample(chunk, dtype, level, out, workspace, codec);
     }
-    const size_t ans_bytes = out.size() - before.size();
-    if (expected > ans_bytes) {
+    const size_t n_bytes = out.size() - before.size();
+    if (expected > n_bytes) {
         return Status::kOk;
     }
     PayloadWriter other = before;
-    other.limit_rest(ans_bytes - 1);
+    other.limit_rest(n_bytes - 1);
     Status status = encode_by_sample(chunk, dtype, level, other, workspace, codec);
     if (status == Status::kNoSpace) {
-        return try_ans(expected);  // the other try has overwritten it
+        return encode_bytes(expected);  // the other try has overwritten it
     }
     out = other;
     return status;
@@ -212,11 +231,14 @@ constexpr uint32_t kFewWords = 8192;
 // Codes few words with a split in every way and keeps the shortest.
 Status encode_each_way(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter& out,
                        Workspace& workspace, Codec& codec) noexcept {
-    constexpr CodecChoice kBoth[] = {CodecChoice::kRaw, CodecChoice::kLadder};
+    // Of these dtypes huffman codes those of up to 8 bits, which modelled and ans do not.
+    constexpr CodecChoice kLess[] = {CodecChoice::kRaw, CodecChoice::kLadder,
+                                     CodecChoice::kHuffman};
     constexpr CodecChoice kMore[] = {CodecChoice::kRaw, CodecChoice::kLadder, CodecChoice::kAuto,
                                      CodecChoice::kModelled, CodecChoice::kAns};
     const std::span<const CodecChoice> choices =
-        is_modelled(dtype.split) ? std::span<const CodecChoice>(kMore) : kBoth;
+        is_modelled(dtype.split) ? std::span<const CodecChoice>(kMore)
+                                 : std::span(kLess).first(is_huffman(dtype) ? 3 : 2);
     const auto code = [&](CodecChoice choice, uint32_t columns, PayloadWriter& to) noexcept {
         ChunkWords shaped = chunk;
         shaped.columns = columns;
@@ -253,6 +275,10 @@ Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOpt
     if (options.codec == CodecChoice::kZstd) {
         codec = Codec::kZstd;
         return encode_zstd(chunk.words, runs, n_normal, dtype, level, out, workspace);
+    }
+    if (options.codec == CodecChoice::kHuffman) {
+        codec = Codec::kHuffman;
+        return encode_huffman(chunk, dtype, out, workspace);
     }
     if (options.codec == CodecChoice::kAuto) {
         return encode_by_sample(chunk, dtype, level, out, workspace, codec);

@@ -8,17 +8,19 @@
 
 namespace ogds {
 
-enum class Codec : uint8_t { kRaw = 0, kLadder = 1, kModelled = 2, kAns = 3, kZstd = 4 };
+enum class Codec : uint8_t { kRaw = 0, kLadder = 1, kModelled = 2, kAns = 3, kZstd = 4, kHuffman = 5 };
 
 enum class CodecChoice : uint8_t {
     kFast,      // ladder of a single level or raw, as a sample says; raw if less than 2 % is saved
     kAuto,      // modelled, ladder, zstd or raw, as a sample says; raw if less than 2 % is saved
-    kMax,       // ans or what kAuto would use, whichever is smaller; of few words all are tried
+    kMax,       // ans, huffman or what kAuto would use, whichever is smallest; of few words all
+                // are tried
     kRaw,       // always
     kLadder,    // always
     kModelled,  // always; predicted where the chunk has columns
     kAns,       // always
     kZstd,      // always
+    kHuffman,   // always
 };
 
 enum class MapChoice : uint8_t {

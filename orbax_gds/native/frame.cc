@@ -6,6 +6,7 @@
 #include "ans.h"
 #include "block_map.h"
 #include "bytes.h"
+#include "huffman.h"
 #include "ladder.h"
 #include "modelled.h"
 #include "payload.h"
@@ -50,6 +51,8 @@ Status decode_words(PayloadReader& in, const FrameHeader& header, NormalRuns run
         case Codec::kAns:
             return decode_ans(in, runs, header.n_words, n_normal, dtype, words, workspace);
         case Codec::kZstd: return decode_zstd(in, runs, n_normal, dtype, words, workspace);
+        case Codec::kHuffman:
+            return decode_huffman(in, runs, n_normal, dtype, words, workspace);
     }
     return Status::kUnknownCodec;
 }
@@ -92,7 +95,7 @@ size_t max_forced_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept {
     // Beside the ladder's, offsets of at most every word and one column.
     const size_t modelled = kModelledHeaderBytes + size_t{n_words} + 1 +
                             ceil_div(n_words, kSubBlockWords) * kModelledHeadBytes;
-    // A byte takes at most 12 bits in a stream, less than in levels.
+    // A byte takes at most 12 bits in a stream of ans or huffman, less than in levels.
     return frame_bytes_for(map + ladder + modelled + kMaxAnsCountsBytes);
 }
 
@@ -116,6 +119,9 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     if (options.codec == CodecChoice::kAns && !is_modelled(dtype.split)) {
         return Status::kAnsDtype;
     }
+    if (options.codec == CodecChoice::kHuffman && !is_huffman(dtype)) {
+        return Status::kHuffmanDtype;
+    }
     if (out.size() < frame_bytes_for(0)) {
         return Status::kNoSpace;
     }
@@ -125,6 +131,7 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
                         options.codec == CodecChoice::kZstd ||
                         options.codec == CodecChoice::kModelled ||
                         options.codec == CodecChoice::kAns ||
+                        options.codec == CodecChoice::kHuffman ||
                         options.block_map == MapChoice::kAlways;
     const size_t most = forced ? max_forced_frame_bytes(shape.n_words, dtype)
                                : max_frame_bytes(shape.n_words, dtype);

@@ -17,7 +17,8 @@ constexpr bool is_known(uint8_t codec) noexcept {
         case Codec::kLadder:
         case Codec::kModelled:
         case Codec::kAns:
-        case Codec::kZstd: return true;
+        case Codec::kZstd:
+        case Codec::kHuffman: return true;
     }
     return false;
 }

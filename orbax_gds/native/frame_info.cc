@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ans.h"
+#include "huffman.h"
 #include "ladder.h"
 #include "modelled.h"
 
@@ -123,6 +124,32 @@ Status read_ans_info(PayloadReader& in, uint32_t n_words, uint32_t n_normal_word
     return status;
 }
 
+Status read_huffman_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
+                         FrameInfo& info) noexcept {
+    if (!is_huffman(dtype)) {
+        return Status::kHuffmanDtype;
+    }
+    if (n_words == 0) {
+        return Status::kOk;
+    }
+    if (in.take(kHuffmanHeaderBytes) == nullptr) {
+        return Status::kPayloadShort;
+    }
+    info.lengths_bytes = kHuffmanHeaderBytes;
+    for (uint32_t done = 0; done < n_words; done += kSubBlockWords) {
+        uint32_t ends[kHuffmanStreams];
+        if (const Status status = read_huffman_head(in, ends); status != Status::kOk) {
+            return status;
+        }
+        if (in.take(ends[kHuffmanStreams - 1]) == nullptr) {
+            return Status::kPayloadShort;
+        }
+        info.heads_bytes += kHuffmanHeadBytes;
+        info.huffman_bytes += ends[kHuffmanStreams - 1];
+    }
+    return Status::kOk;
+}
+
 }  // namespace
 
 Status read_frame_info(std::span<const uint8_t> frame, const FrameHeader& header,
@@ -150,6 +177,9 @@ Status read_frame_info(std::span<const uint8_t> frame, const FrameHeader& header
     }
     if (header.codec == Codec::kAns) {
         return read_ans_info(in, header.n_words, info.blocks.n_normal_words, dtype, info);
+    }
+    if (header.codec == Codec::kHuffman) {
+        return read_huffman_info(in, info.blocks.n_normal_words, dtype, info);
     }
     (header.codec == Codec::kZstd ? info.zstd_bytes : info.raw_bytes) = in.left();
     return Status::kOk;

@@ -23,9 +23,11 @@ struct FrameInfo {
     size_t heads_bytes;
     size_t offsets_bytes;
     size_t counts_bytes;  // of ans, with the bitmap
+    size_t lengths_bytes;  // of huffman
     size_t fields_bytes;
     size_t level_bytes[kMaxLevels];
     size_t ans_bytes;  // its streams
+    size_t huffman_bytes;  // its streams
     size_t escape_bytes;
 };
 

@@ -14,19 +14,20 @@ namespace ogds {
 namespace {
 
 constexpr Kernels kScalar = {"scalar", crc32c_table, &kLadderScalar, &kAnsPortable,
-                             &kAnsWordsScalar};
+                             &kAnsWordsScalar, &kHuffmanPortable};
 
 #if defined(__x86_64__)
 
 constexpr Kernels kSse42 = {"sse42", crc32c_sse42, &kLadderSse42, &kAnsPortable,
-                            &kAnsWordsSse42};
+                            &kAnsWordsSse42, &kHuffmanPortable};
 constexpr Kernels kAvx2 = {"avx2", crc32c_sse42, &kLadderAvx2, &kAnsBmi2,
-                           &kAnsWordsAvx2};
-// Slow pext and pdep say nothing of the shifts of BMI2, which ans has its speed from.
+                           &kAnsWordsAvx2, &kHuffmanBmi2};
+// Slow pext and pdep say nothing of the shifts of BMI2, which ans and huffman have their speed
+// from.
 constexpr Kernels kAvx2Softbits = {"avx2-softbits", crc32c_sse42, &kLadderAvx2Softbits,
-                                   &kAnsBmi2, &kAnsWordsAvx2};
+                                   &kAnsBmi2, &kAnsWordsAvx2, &kHuffmanBmi2};
 constexpr Kernels kAvx2WithoutBmi2 = {"avx2-softbits", crc32c_sse42, &kLadderAvx2Softbits,
-                                      &kAnsPortable, &kAnsWordsAvx2};
+                                      &kAnsPortable, &kAnsWordsAvx2, &kHuffmanPortable};
 
 bool has_sse42() noexcept {
     return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") &&
@@ -37,7 +38,15 @@ bool has_avx2() noexcept {
     return has_sse42() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi");
 }
 
-bool has_bmi2() noexcept { return __builtin_cpu_supports("bmi2"); }
+// With lzcnt, which every processor with BMI2 has so far; compilers differ in its name.
+bool has_bmi2() noexcept {
+    uint32_t eax = 0;
+    uint32_t ebx = 0;
+    uint32_t ecx = 0;
+    uint32_t edx = 0;
+    return __builtin_cpu_supports("bmi2") &&
+           __get_cpuid(0x80000001, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_LZCNT) != 0;
+}
 
 // AMD's processors before Zen 3 (families 15h and 17h, and Hygon's 18h, made from it) take pext and
 // pdep apart into steps for each bit.
@@ -62,7 +71,7 @@ bool bits_are_slow() noexcept {
 #elif defined(__aarch64__)
 
 constexpr Kernels kNeon = {"neon", crc32c_armv8, &kLadderNeon, &kAnsPortable,
-                           &kAnsWordsNeon};
+                           &kAnsWordsNeon, &kHuffmanPortable};
 
 bool has_crc() noexcept {
 #if defined(__linux__)

@@ -6,6 +6,7 @@
 #include "ans_kernels.h"
 #include "ans_words.h"
 #include "crc32c.h"
+#include "huffman_kernels.h"
 #include "ladder_kernels.h"
 
 namespace ogds {
@@ -16,6 +17,7 @@ struct Kernels {
     const LadderKernels* ladder;
     const AnsKernels* ans;
     const AnsWordKernels* ans_words;
+    const HuffmanKernels* huffman;
 };
 
 // The tables this machine can run, best first; the last is always "scalar".

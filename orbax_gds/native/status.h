@@ -46,6 +46,9 @@ enum class Status : int {
     kAnsStream,
     kAnsExponent,
     kAnsEscapes,
+    kHuffmanDtype,
+    kHuffmanLengths,
+    kHuffmanStream,
     kWordsChanged,
     kNoSpace,
     kFrameTooLong,
@@ -96,6 +99,9 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kAnsStream: return "ans: stream does not end where its words do";
         case Status::kAnsExponent: return "ans: escaped exponent is too large";
         case Status::kAnsEscapes: return "ans: number of escapes differs";
+        case Status::kHuffmanDtype: return "huffman: dtype has more than 8 bits";
+        case Status::kHuffmanLengths: return "huffman: lengths are not those of a code";
+        case Status::kHuffmanStream: return "huffman: stream does not end where its words do";
         case Status::kWordsChanged: return "words changed while they were coded";
         case Status::kNoSpace: return "output buffer is too small";
         case Status::kFrameTooLong: return "frame would exceed 2147483647 bytes; cut the chunk";

@@ -5,6 +5,7 @@
 #include "ans_kernels.h"
 #include "block_map.h"
 #include "foreign.h"
+#include "huffman_kernels.h"
 #include "ladder_kernels.h"
 
 namespace ogds {
@@ -18,6 +19,13 @@ struct AnsWorkspace {
     alignas(64) uint8_t stream[kMaxStreamBytes + 8];
 };
 
+// Of a sub-block of codec 5.
+struct HuffmanWorkspace {
+    HuffmanEncodeTable encode;
+    HuffmanDecodeTable decode;
+    HuffmanStreams streams;
+};
+
 struct Workspace {
     RankPlanes planes[2];
     alignas(64) uint8_t words[kSubBlockWords * 8];
@@ -28,6 +36,7 @@ struct Workspace {
     alignas(64) uint8_t bytes[kSubBlockWords];
     alignas(64) uint8_t bitmaps[level_bytes(4, kSubBlockWords)];
     AnsWorkspace ans;
+    HuffmanWorkspace huffman;
     uint8_t map[map_bytes_of(kMaxChunkWords)];
     const ForeignCodec* zstd = nullptr;  // codec 4 is unknown without
 };

@@ -1,4 +1,4 @@
-"""The worked examples of FORMAT §7.9, made by the reference."""
+"""The worked examples of FORMAT §7.10, made by the reference."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from orbax_gds.codecs.reference_levels import encode_levels
 from orbax_gds.codecs.reference_prediction import predicted, symbols_of
 from orbax_gds.dtypes import dtype_by_name
 
-HEADING = "### 7.9 Worked examples of modelled and ans\n"
+HEADING = "### 7.10 Worked examples of modelled and ans\n"
 NEXT_HEADING = "## 8. Reading\n"
 
 MOMENTS = np.frombuffer(
@@ -35,7 +35,7 @@ ANS = Ans(counts=tuple(_COUNTS.get(y, 0) for y in range(256)), emax=127, no_sign
 
 
 def section() -> str:
-    """Return FORMAT §7.9, its heading included."""
+    """Return FORMAT §7.10, its heading included."""
     return "\n".join([HEADING, *_modelled_part(), "", *_ans_part(), "", ""])
 
 

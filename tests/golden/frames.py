@@ -22,6 +22,7 @@ def frames() -> Iterator[Frame]:
     yield from ladder_frames()
     yield from model_frames()
     yield from ans_frames()
+    yield from huffman_frames()
 
 
 def plain_frames() -> Iterator[Frame]:
@@ -142,3 +143,19 @@ def ans_frames() -> Iterator[Frame]:
     yield "ans rare bytes", frame, words
     words = np.array([0x0000, 0x8000, 0x0001, 0x7F80, 0xFFFF, 0x3F80], np.uint16)
     yield "ans zeros and escapes", reference.encode_frame(words, BF16, codec="ans"), words
+
+
+def huffman_frames() -> Iterator[Frame]:
+    """Yield frames with corners of the huffman coding."""
+    for n_words in range(1, 18):
+        words = noise(UINT8, n_words, 16) % 3
+        frame = reference.encode_frame(words, UINT8, codec="huffman")
+        yield f"huffman {n_words} words", frame, words
+    words = np.full(40, 200, np.uint8)
+    yield "huffman one byte occurs", reference.encode_frame(words, UINT8, codec="huffman"), words
+    words = np.resize(noise(UINT8, 64, 17) // 250, 32768 + 9)
+    yield "huffman two sub-blocks", reference.encode_frame(words, UINT8, codec="huffman"), words
+    lengths = np.array([*range(1, 11), 11, 11] + [0] * 244)
+    words = np.repeat(np.arange(12, dtype=np.uint8), 9)
+    frame = reference.encode_frame(words, UINT8, codec="huffman", lengths=lengths)
+    yield "huffman longest codes", frame, words

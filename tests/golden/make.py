@@ -1,7 +1,7 @@
 """Write the golden files: `cd tests && python -m golden.make`.
 
 Golden bytes are read for ever, so what is there is never changed: this adds what is missing. It
-also writes the worked examples of FORMAT §7.5 and §7.9 between their headings.
+also writes the worked examples of FORMAT §7.5 and §7.10 between their headings.
 
 Files:
     frames.json: good frames as hex, each with the CRC32C of its words in memory.

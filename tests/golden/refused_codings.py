@@ -28,12 +28,15 @@ def refused_codings() -> Iterator[Refusal]:
     yield from refused_models()
     yield from refused_ans()
     yield from refused_zstd()
+    yield from refused_huffman()
     raw = reference.encode_frame(noise(dtype_by_name("float64"), 5, 1), dtype_by_name("float64"))
     for codec, name in ((2, "modelled"), (3, "ans")):
         yield f"{name} float64", resealed(raw, {4: codec}), "Unsupported"
     raw = reference.encode_frame(noise(UINT8, 5, 1), UINT8)
     yield "ans uint8", resealed(raw, {4: 3}), "Unsupported"
-    yield "codec 5", resealed(raw, {4: 5}), "Unsupported"
+    yield "codec 6", resealed(raw, {4: 6}), "Unsupported"
+    raw = reference.encode_frame(noise(FP16, 5, 1), FP16)
+    yield "huffman float16", resealed(raw, {4: 5}), "Unsupported"
 
 
 def refused_splits() -> Iterator[Refusal]:
@@ -205,3 +208,30 @@ def refused_zstd() -> Iterator[Refusal]:
         yield f"zstd cut to {n} bytes", with_payload(frame, good[:n]), "Corrupt"
     nibbles = reference.encode_frame(words % 16, UINT4, codec="zstd")
     yield "zstd above the bits", with_payload(nibbles, good), "Corrupt"
+
+
+def refused_huffman() -> Iterator[Refusal]:
+    """Yield malformed huffman payloads: 20 words of uint4, 0 to 3 with 2 bits each.
+
+    Lengths 32 to 159, lengths of the streams 160 to 175, then 8 streams of a byte.
+    """
+    lengths = np.array([2, 2, 2, 2] + [0] * 252)
+    words = np.resize(np.arange(4, dtype=np.uint8), 20)
+    frame = reference.encode_frame(words, UINT4, codec="huffman", lengths=lengths)
+    n_payload = len(payload_of(frame))
+    assert n_payload == 128 + 16 + 8
+    for name, changes in {
+        "no lengths": {32: 0, 33: 0},
+        "too few codes": {32: 0x20},
+        "too many codes": {34: 0x02},
+        "12 bits": {32: 0x32, 33: 0x43, 34: 0x65, 35: 0x87, 36: 0xA9, 37: 0xCB, 38: 0x0C},
+        "above the bits": {33: 0x02, 40: 0x02},
+        "stream of no byte": {160: 0, 162: 2},
+        "stream of two bytes": {160: 2, 162: 0},
+        "last stream of no byte": {172: 2, 174: 0},
+    }.items():
+        yield f"huffman {name}", resealed(frame, changes), "Corrupt"
+    yield "huffman stream of 65535 bytes", resealed(frame, {174: 255, 175: 255}), "Truncated"
+    for n in (0, 127, 128, 143, 144, n_payload - 1):
+        yield f"huffman cut to {n} bytes", resealed(frame, {}, n), "Truncated"
+    yield "huffman long", resealed(frame, {}, n_payload + 1), "Corrupt"

@@ -86,6 +86,12 @@ std::vector<Bytes> fresh_frames() {
             frames.push_back(encode(make_words(dtype, n_words, Look::kWide, 7), dtype, options));
         }
     }
+    for (uint8_t dtype : {uint8_t{2}, uint8_t{12}, uint8_t{20}}) {
+        for (uint32_t n_words : {40u, 1500u}) {
+            const EncodeOptions options = {CodecChoice::kHuffman, MapChoice::kNever};
+            frames.push_back(encode(make_words(dtype, n_words, Look::kWide, 7), dtype, options));
+        }
+    }
     // The second sub-block is so short that its head is in what `place` calls the end.
     for (uint8_t dtype : {uint8_t{16}, uint8_t{18}}) {
         for (uint32_t more : {20u, 300u}) {

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def write_codings() -> None:
-    """Write the seeds of the other splits, of the modelled coding and of ans.
+    """Write the seeds of the other splits, of the modelled coding, of ans and of huffman.
 
     There are none of zstd: the fuzz target has a stand-in for it.
     """
@@ -70,6 +70,8 @@ def write_codings() -> None:
         ("ans", "bfloat16", 300, 20, 0),
         ("ans", "float32", 300, 0, 16),
         ("ans", "float16", 900, 30, 0),
+        ("huffman", "float8_e4m3fn", 300, 0, 0),
+        ("huffman", "uint4", 900, 0, 0),
     ):
         dtype = dtype_by_name(name)
         words = weights(dtype, n_words)
