@@ -11,7 +11,7 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 from hypothesis import settings
 
-settings.register_profile("local", deadline=None, max_examples=20)
-settings.register_profile("ci", deadline=None, max_examples=20, derandomize=True)
+settings.register_profile("local", deadline=None, max_examples=15)
+settings.register_profile("ci", deadline=None, max_examples=15, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("ci" if "CI" in os.environ else "local")

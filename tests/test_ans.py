@@ -35,7 +35,7 @@ def weights(n_words: int) -> np.ndarray:
     return np.random.default_rng(5).normal(0, 0.02, n_words).astype(np.float32).view(np.uint32)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     chunk=chunks(max_words=33_000),
     codec=st.sampled_from(("ans", "max")),
@@ -63,7 +63,7 @@ def test_every_word_of_a_byte_comes_back_however_often_it_occurs(dtype: Dtype) -
         np.testing.assert_array_equal(decode_on_every_isa(frame, words.size, words.dtype), words)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(chunk=chunks(max_words=5_000))
 def test_max_is_no_larger_than_any_candidate(chunk: tuple[Dtype, np.ndarray]) -> None:
     dtype, words = chunk
@@ -86,7 +86,7 @@ def test_max_takes_ans_for_weights() -> None:
         assert coded.nbytes / len(frame) > ratio
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(chunk=chunks(where=ANS_CODEC.supports, max_words=3_000), block_map=st.booleans())
 def test_frame_info_adds_up(chunk: tuple[Dtype, np.ndarray], block_map: bool) -> None:
     dtype, words = chunk

@@ -239,7 +239,7 @@ def test_each_box_is_derived_for_itself_and_any_sharding_restores(tmp_path):
 
 
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_any_box_of_a_derived_leaf_is_the_source_s_rounded(sharded_item, data):
     path, params = sharded_item
     low = tuple(data.draw(st.integers(0, n - 1)) for n in params.shape)

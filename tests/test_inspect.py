@@ -46,7 +46,7 @@ def invoke(*arguments):
     return CliRunner().invoke(main, ["inspect", *map(str, arguments)])
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(chunk=chunks())
 def test_planes_share_every_bit_of_a_frame_of_every_codec(chunk):
     dtype, words = chunk

@@ -204,7 +204,7 @@ def is_tree(paths) -> bool:
     return not any(a != b and b[: len(a)] == a for a in paths for b in paths)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.lists(keys, min_size=1, max_size=6, unique=True).filter(is_tree))
 def test_orbax_counts_as_many_leaves_as_there_are_whatever_the_keys(tmp_path_factory, paths):
     path = tmp_path_factory.mktemp("sidecar")

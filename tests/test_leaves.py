@@ -88,7 +88,7 @@ def shardings(draw, shape):
 
 
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_bits_are_the_same_for_any_sharding_of_save_and_restore(data):
     shape = data.draw(st.sampled_from([(8,), (8, 4), (2, 8, 4), (24, 3)]))
     array = data.draw(arrays([d for d in JAX_DTYPES if d.container_bytes < 3], [shape]))
@@ -100,7 +100,7 @@ def test_bits_are_the_same_for_any_sharding_of_save_and_restore(data):
 
 
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_shards_hold_every_element_once(data):
     shape = (8, 24)
     array = jax.device_put(np.zeros(shape, np.int8), data.draw(shardings(shape)))
@@ -140,7 +140,7 @@ class Machines:
         max_size=6,
     )
 )
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_each_box_has_one_owner_among_those_that_hold_it(layouts):
     specs, values, expected = [], [], collections.Counter()
     for leaf, boxes in enumerate(layouts):

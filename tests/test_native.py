@@ -109,7 +109,7 @@ def weights_or_noise(dtype: Dtype) -> np.ndarray:
     return noise.astype(dtype.word_dtype) & dtype.word_dtype.type((1 << dtype.bits) - 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     chunk=chunks(max_words=33000),
     codec=st.sampled_from(("auto", "off", *(codec.name for codec in CODECS))),
@@ -126,7 +126,7 @@ def test_every_kernel_writes_the_same_bytes(
         assert len(frame) <= _native.max_frame_bytes(words.size, dtype.id)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     matrix=matrices(),
     codec=st.sampled_from(("auto", *(codec.name for codec in CODECS if codec.supports(BF16)))),

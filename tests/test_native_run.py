@@ -116,7 +116,7 @@ def weights_run(n_chunks: int = 3) -> Run:
     return make_run(parts, [[], [100, 500], []][:n_chunks], 3)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     run=runs(), codec=st.sampled_from(("auto", "off")), align_bytes=st.sampled_from((64, 512, 4096))
 )
@@ -141,7 +141,7 @@ def piece_bytes(run: Run, row: list[int]) -> int:
     return row[3] * run.words[chunk].itemsize
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(run=runs(), align_bytes=st.sampled_from((64, 4096)))
 def test_frames_lie_end_to_end_and_records_repeat_their_headers(run: Run, align_bytes: int) -> None:
     frames, records = run.encode(align_bytes=align_bytes)
@@ -159,7 +159,7 @@ def test_frames_lie_end_to_end_and_records_repeat_their_headers(run: Run, align_
     assert at == frames.size
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(run=runs())
 def test_every_kernel_writes_the_same_run(run: Run) -> None:
     before = _native.isa()
@@ -171,7 +171,7 @@ def test_every_kernel_writes_the_same_run(run: Run) -> None:
     assert results.count(results[0]) == len(results)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(run=runs(), data=st.data())
 def test_any_part_of_a_chunk_can_be_read_alone(run: Run, data: st.DataObject) -> None:
     frames, records = run.encode()

@@ -210,7 +210,7 @@ def test_the_command_writes_the_page_and_says_so_on_stderr(report, tmp_path):
     assert CliRunner().invoke(main, missing).exit_code == 2
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(st.lists(st.floats(1e-3, 1e6), max_size=30), st.booleans())
 def test_a_treemap_fills_its_rectangle_in_proportion(weights, descending):
     weights = sorted(weights, reverse=True) if descending else weights
@@ -235,7 +235,7 @@ def test_cells_of_a_treemap_are_nearly_square_where_weights_are_alike():
         assert 0.5 < cell.width / cell.height < 2
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_an_element_gives_back_the_text_it_was_made_of(text, attribute):
     element = ElementTree.fromstring(tag("p", text, title=attribute))
@@ -246,7 +246,7 @@ def test_an_element_gives_back_the_text_it_was_made_of(text, attribute):
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.sampled_from([d for d in DTYPES if d.split is not None]),
     st.dictionaries(st.integers(0, 2047), st.integers(0, 10**9), max_size=9),

@@ -104,7 +104,7 @@ def test_native_reads_reference_frames_of_all_famous_words() -> None:
 
 
 @pytest.mark.parametrize("codec", NAMES)
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_native_and_reference_refuse_the_same_damaged_payloads(
     codec: str, data: st.DataObject

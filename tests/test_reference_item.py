@@ -96,7 +96,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     data=st.data(),
     leaves=st.lists(arrays(shape=shapes(max_rank=3, max_side=5)), min_size=1, max_size=5),

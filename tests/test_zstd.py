@@ -42,7 +42,7 @@ def decoded(frame: bytes, n_words: int, dtype) -> np.ndarray:
     return out
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     drawn=chunks(where=lambda dtype: dtype in WHOLE, max_words=3000),
     block_map=st.sampled_from((None, True, False)),
