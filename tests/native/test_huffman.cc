@@ -59,8 +59,11 @@ Coded encode_streams(const Bytes& y, const HuffmanLengths& lengths) {
 bool decode_streams(const Coded& coded, const HuffmanLengths& lengths, Bytes& y) {
     static HuffmanDecodeTable table;
     build_table(lengths, table);
-    return kernels().huffman->decode(coded.streams.data(), coded.ends, table,
-                                     static_cast<uint32_t>(y.size()), y.data());
+    // A payload is never at a null pointer, as the data of an empty vector may be.
+    const uint8_t none = 0;
+    const uint8_t* streams = coded.streams.empty() ? &none : coded.streams.data();
+    return kernels().huffman->decode(streams, coded.ends, table, static_cast<uint32_t>(y.size()),
+                                     y.data());
 }
 
 // No exchange of a length between two bytes, or of two for one, takes fewer bits; the code is
