@@ -21,7 +21,9 @@ SDIST_FILES = {
 }
 SDIST_FOLDERS = ("benchmarks/", "colab/", "docs/", "orbax_gds/", "tests/")
 UNWANTED = re.compile(r"__pycache__|\.py[cod]$|\.so$|\.o$|/\.(?!gitattributes$)|^build/|^dist/")
-WHEEL_WANTED = re.compile(r"orbax_gds/(?!native/).*\.(pyi?|md|typed)|orbax_gds/_native[.\w-]*\.so")
+WHEEL_WANTED = re.compile(
+    r"orbax_gds/(?!native/).*\.(pyi?|css|md|typed)|orbax_gds/_native[.\w-]*\.so"
+)
 
 
 def check(dist: pathlib.Path, sources: pathlib.Path) -> list[str]:
