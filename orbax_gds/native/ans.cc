@@ -253,11 +253,10 @@ Status decode_ans(PayloadReader& in, NormalRuns runs, uint32_t n_words, uint32_t
                         workspace.predicted);
     Places places(words, runs, dtype.container_bytes);
     return each_sub_block(n_normal_words, [&](uint32_t m) {
-        uint8_t* to = places.begin(m, workspace.words);
-        const Status status =
-            decode_sub_block(in, m, dtype, header, predictor.next(m), to, workspace);
+        const Status status = decode_sub_block(in, m, dtype, header, predictor.next(m),
+                                               workspace.words, workspace);
         if (status == Status::kOk) {
-            places.end();
+            places.put(workspace.words, m);
         }
         return status;
     });

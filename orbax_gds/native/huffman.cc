@@ -144,9 +144,9 @@ Status decode_huffman(PayloadReader& in, NormalRuns runs, uint32_t n_normal_word
     build_table(lengths, workspace.huffman.decode);
     Places places(words, runs, 1);
     return each_sub_block(n_normal_words, [&](uint32_t m) {
-        const Status status = decode_sub_block(in, m, places.begin(m, workspace.words), workspace);
+        const Status status = decode_sub_block(in, m, workspace.words, workspace);
         if (status == Status::kOk) {
-            places.end();
+            places.put(workspace.words, m);
         }
         return status;
     });

@@ -73,11 +73,14 @@ Status encode_ladder(const uint8_t* words, NormalRuns runs, uint32_t n_normal_wo
     for (uint32_t done = 0; done < n_normal_words;) {
         const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
         const uint8_t* from = gather(words, runs, m, dtype.container_bytes, workspace.words);
-        if (const Status status = encode_sub_block(from, m, dtype, tables, out, workspace);
+        PayloadWriter stage(workspace.sub_block);
+        if (const Status status = encode_sub_block(from, m, dtype, tables, stage, workspace);
             status != Status::kOk) {
             return status;
         }
-        out.checksum();
+        if (!out.append(workspace.sub_block, stage.size())) {
+            return Status::kNoSpace;
+        }
         done += m;
     }
     return Status::kOk;
@@ -103,12 +106,12 @@ Status decode_ladder(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words
     Places places(words, runs, dtype.container_bytes);
     for (uint32_t done = 0; done < n_normal_words;) {
         const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
-        uint8_t* to = places.begin(m, workspace.words);
-        if (const Status status = decode_sub_block(in, m, dtype, tables, to, workspace);
+        if (const Status status =
+                decode_sub_block(in, m, dtype, tables, workspace.words, workspace);
             status != Status::kOk) {
             return status;
         }
-        places.end();
+        places.put(workspace.words, m);
         done += m;
     }
     return Status::kOk;

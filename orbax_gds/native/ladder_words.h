@@ -185,6 +185,15 @@ inline uint32_t append_escape(const uint8_t* words, size_t i, uint8_t* escapes,
     return n_escapes + 1;
 }
 
+// Asks for the words that come soon: no hardware foresees the order in which a group is read. Past
+// the end it does no harm.
+inline void prefetch_words(const uint8_t* words, uint32_t n_bytes) noexcept {
+    constexpr uint32_t kAheadBytes = 2048;
+    for (uint32_t line = 0; line < n_bytes; line += 64) {
+        __builtin_prefetch(words + kAheadBytes + line);
+    }
+}
+
 template <class V, class F, bool kPredicted>
 inline uint32_t split_words(const uint8_t* words, uint32_t m, const LadderTables& header,
                             const uint8_t* prediction, uint8_t* fields, RankPlanes& ranks,
@@ -202,6 +211,7 @@ inline uint32_t split_words(const uint8_t* words, uint32_t m, const LadderTables
     };
     for (; i + kGroup <= m; i += kGroup) {
         const uint8_t* group = words + F::kWordBytes * i;
+        prefetch_words(group, F::kWordBytes * kGroup);
         const uint8_t* predicted = kPredicted ? prediction + i : nullptr;
         const auto found = split_group<V, F, kPredicted>(group, tables, predicted, planes.at,
                                                          ranks_out + i / 8);
@@ -314,14 +324,6 @@ inline bool patch_escape(uint8_t* words, size_t i, const uint8_t* escapes, uint3
     return true;
 }
 
-// Asks for the memory of words that come soon; past the end it does no harm.
-inline void prefetch_words(const uint8_t* words, uint32_t n_bytes) noexcept {
-    constexpr uint32_t kAheadBytes = 2048;
-    for (uint32_t line = 0; line < n_bytes; line += 64) {
-        __builtin_prefetch(words + kAheadBytes + line, 1);
-    }
-}
-
 template <class V, class F, bool kPredicted>
 inline bool merge_words(const RankPlanes& ranks, uint32_t m, const LadderTables& header,
                         const uint8_t* prediction, const uint8_t* fields, const uint8_t* escapes,
@@ -340,7 +342,6 @@ inline bool merge_words(const RankPlanes& ranks, uint32_t m, const LadderTables&
     };
     for (; i + kGroup <= m; i += kGroup) {
         uint8_t* group = words + F::kWordBytes * i;
-        prefetch_words(group, F::kWordBytes * kGroup);
         const uint8_t* predicted = kPredicted ? prediction + i : nullptr;
         const auto found = merge_group<V, F, kPredicted>(ranks_in + i / 8, tables, predicted,
                                                          planes.at, group);

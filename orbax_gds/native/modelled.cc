@@ -98,12 +98,15 @@ Status encode_sub_blocks(const ChunkWords& chunk, const Dtype& dtype,
         const uint32_t n_cuts =
             tables.trims ? cut_sub_blocks(from, m, dtype, head_bytes, cuts) : 1;
         for (uint32_t i = 0; i < n_cuts && is_free; ++i) {
+            PayloadWriter stage(workspace.sub_block);
             if (const Status status = encode_sub_block(from, cuts[i], dtype, tables, predicted,
-                                                       is_free, out, workspace);
+                                                       is_free, stage, workspace);
                 status != Status::kOk) {
                 return status;
             }
-            out.checksum();
+            if (!out.append(workspace.sub_block, stage.size())) {
+                return Status::kNoSpace;
+            }
             from += size_t{cuts[i].n_words} * dtype.container_bytes;
             predicted += cuts[i].n_words;
         }
@@ -234,13 +237,13 @@ Status decode_modelled(PayloadReader& in, NormalRuns runs, uint32_t n_words,
             status != Status::kOk) {
             return status;
         }
-        uint8_t* to = places.begin(head.n_words, workspace.words);
-        if (const Status status = decode_sub_block(in, head, dtype, tables,
-                                                   predictor.next(head.n_words), to, workspace);
+        if (const Status status =
+                decode_sub_block(in, head, dtype, tables, predictor.next(head.n_words),
+                                 workspace.words, workspace);
             status != Status::kOk) {
             return status;
         }
-        places.end();
+        places.put(workspace.words, head.n_words);
         done += head.n_words;
     }
     return Status::kOk;

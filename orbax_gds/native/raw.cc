@@ -1,8 +1,7 @@
 #include "raw.h"
 
-#include <cstring>
-
 #include "bytes.h"
+#include "stream_copy.h"
 
 namespace ogds {
 namespace {
@@ -49,16 +48,18 @@ Status encode_raw(const uint8_t* words, NormalRuns runs, const Dtype& dtype, Pay
     for (uint32_t done = 0; done < n_normal_words;) {
         const Run run = runs.next(kStepWords);
         const uint8_t* from = words + size_t{run.first} * dtype.container_bytes;
-        uint8_t* to = out.reserve(raw_bytes(dtype, run.n_words));
-        if (to == nullptr) {
-            return Status::kNoSpace;
-        }
-        if (dtype.bits < 8) {
-            pack(from, run.n_words, dtype.bits, to);
+        if (dtype.bits >= 8) {
+            if (!out.append(from, size_t{run.n_words} * dtype.container_bytes)) {
+                return Status::kNoSpace;
+            }
         } else {
-            std::memcpy(to, from, size_t{run.n_words} * dtype.container_bytes);
+            uint8_t* to = out.reserve(raw_bytes(dtype, run.n_words));
+            if (to == nullptr) {
+                return Status::kNoSpace;
+            }
+            pack(from, run.n_words, dtype.bits, to);
+            out.checksum();
         }
-        out.checksum();
         done += run.n_words;
     }
     return Status::kOk;
@@ -85,7 +86,7 @@ Status decode_raw(PayloadReader& in, NormalRuns runs, const Dtype& dtype, uint32
         if (dtype.bits < 8) {
             unpack(from, run.n_words, dtype.bits, to);
         } else {
-            std::memcpy(to, from, n_bytes);
+            stream_copy(to, from, n_bytes);
         }
     }
     return Status::kOk;

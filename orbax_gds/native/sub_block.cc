@@ -5,6 +5,7 @@
 
 #include "bytes.h"
 #include "rest_planes.h"
+#include "stream_copy.h"
 
 namespace ogds {
 namespace {
@@ -45,30 +46,13 @@ const uint8_t* gather(const uint8_t* words, NormalRuns& runs, uint32_t m, uint32
     }
 }
 
-uint8_t* Places::begin(uint32_t m, uint8_t* scratch) noexcept {
-    m_ = m;
-    scattered_ = nullptr;
-    if (words_ == nullptr) {
-        return scratch;
-    }
-    NormalRuns after = runs_;
-    const Run run = after.next(m);
-    if (run.n_words == m) {
-        runs_ = after;
-        return words_ + size_t{run.first} * word_bytes_;
-    }
-    scattered_ = scratch;
-    return scratch;
-}
-
-void Places::end() noexcept {
-    const uint8_t* from = scattered_;
-    while (from != nullptr && m_ > 0) {
-        const Run run = runs_.next(m_);
+void Places::put(const uint8_t* from, uint32_t m) noexcept {
+    while (words_ != nullptr && m > 0) {
+        const Run run = runs_.next(m);
         const size_t n_bytes = size_t{run.n_words} * word_bytes_;
-        std::memcpy(words_ + size_t{run.first} * word_bytes_, from, n_bytes);
+        stream_copy(words_ + size_t{run.first} * word_bytes_, from, n_bytes);
         from += n_bytes;
-        m_ -= run.n_words;
+        m -= run.n_words;
     }
 }
 

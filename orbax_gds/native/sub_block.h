@@ -13,25 +13,20 @@ namespace ogds {
 const uint8_t* gather(const uint8_t* words, NormalRuns& runs, uint32_t m, uint32_t word_bytes,
                       uint8_t* scratch) noexcept;
 
-// The places of normal words that are decoded a sub-block at a time. With words == nullptr nothing
-// is kept.
+// The places of normal words that are decoded a sub-block at a time: in a cache, from where they
+// are streamed to memory. With words == nullptr nothing is kept.
 class Places {
 public:
     Places(uint8_t* words, NormalRuns runs, uint32_t word_bytes) noexcept
         : words_(words), runs_(runs), word_bytes_(word_bytes) {}
 
-    // Where to decode the next m words: at their place if that is one piece, else in `scratch`.
-    uint8_t* begin(uint32_t m, uint8_t* scratch) noexcept;
-
-    // The words of the last begin() are decoded: brings them to their places.
-    void end() noexcept;
+    // Brings the next m words, which lie at `from`, to their places.
+    void put(const uint8_t* from, uint32_t m) noexcept;
 
 private:
     uint8_t* words_;
     NormalRuns runs_;
     uint32_t word_bytes_;
-    uint32_t m_ = 0;
-    const uint8_t* scattered_ = nullptr;  // what end() has to bring to its places
 };
 
 // The counts in the head of a sub-block and where its parts lie.

@@ -29,6 +29,9 @@ struct HuffmanWorkspace {
 struct Workspace {
     RankPlanes planes[2];
     alignas(64) uint8_t words[kSubBlockWords * 8];
+    // Coded, before it is copied to the frame: fp64 has 53 bits of rest, at most 15 in levels and
+    // 16 of escape a word, and some bytes of counts.
+    alignas(64) uint8_t sub_block[kSubBlockWords * 11];
     alignas(64) uint8_t escapes[kSubBlockWords * 2];
     // Of a sub-block of codec 2; the prediction of codec 3, too.
     alignas(64) uint8_t predicted[kSubBlockWords];
