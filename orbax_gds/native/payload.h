@@ -48,7 +48,7 @@ public:
     }
 
     // Appends a copy of n bytes; everything reserved so far is final. False, and nothing appended,
-    // if there is no room for them.
+    // if there is no room for them. They must not change meanwhile.
     bool append(const uint8_t* bytes, size_t n) noexcept {
         checksum();
         uint8_t* to = reserve(n);
@@ -68,7 +68,8 @@ public:
     uint32_t crc() const noexcept { return crc_; }
 
 private:
-    // Checksummed and then copied: half of a first-level cache, and whole rounds of the checksum.
+    // Checksummed and then copied: less than half of a first-level cache, and whole rounds of the
+    // checksum.
     static constexpr size_t kAppendStep = 12288;
 
     std::span<uint8_t> out_;
