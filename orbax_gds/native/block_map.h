@@ -49,9 +49,6 @@ public:
     // end.
     Run next(uint32_t max_words) noexcept;
 
-    // The map that it walks by; nullptr if every word is normal.
-    const uint8_t* map() const noexcept { return map_; }
-
 private:
     const uint8_t* map_;
     uint32_t n_words_;

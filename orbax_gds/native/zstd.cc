@@ -82,11 +82,6 @@ bool high_bits_are_zero(const uint8_t* bytes, size_t n, const Dtype& dtype) noex
     return all >> dtype.bits == 0;
 }
 
-// Words that are in one piece of memory, all of whose bits count, are their own plane.
-bool is_plane(const uint8_t* map, const Dtype& dtype) noexcept {
-    return map == nullptr && dtype.container_bytes == 1 && dtype.bits == 8;
-}
-
 }  // namespace
 
 bool zstd_is_hopeful(const uint8_t* words, NormalRuns runs, uint32_t n_normal_words,
@@ -143,22 +138,20 @@ Status encode_zstd(const uint8_t* words, NormalRuns runs, uint32_t n_normal_word
         return Status::kOk;
     }
     const size_t n_bytes = size_t{n_normal_words} * dtype.container_bytes;
-    std::span<const uint8_t> content(words, n_bytes);
-    if (!is_plane(runs.map(), dtype)) {
-        uint8_t* planes = zstd->room(zstd->context, n_bytes);
-        if (planes == nullptr) {
-            return Status::kZstdFailed;
-        }
-        for (uint32_t done = 0; done < n_normal_words;) {
-            const Run run = runs.next(n_normal_words - done);
-            split(words + size_t{run.first} * dtype.container_bytes, run.n_words, dtype,
-                  planes + done, n_normal_words);
-            done += run.n_words;
-        }
-        content = {planes, n_bytes};
+    // A plane is a copy even of words that are one: zstd looks at bytes again and again, and the
+    // caller's may change meanwhile.
+    uint8_t* planes = zstd->room(zstd->context, n_bytes);
+    if (planes == nullptr) {
+        return Status::kZstdFailed;
+    }
+    for (uint32_t done = 0; done < n_normal_words;) {
+        const Run run = runs.next(n_normal_words - done);
+        split(words + size_t{run.first} * dtype.container_bytes, run.n_words, dtype,
+              planes + done, n_normal_words);
+        done += run.n_words;
     }
     std::span<const uint8_t> coded;
-    if (const Status status = zstd->encode(zstd->context, content, level, coded);
+    if (const Status status = zstd->encode(zstd->context, {planes, n_bytes}, level, coded);
         status != Status::kOk) {
         return status;
     }
