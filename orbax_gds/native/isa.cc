@@ -137,11 +137,15 @@ bool use_kernels(const char* name) noexcept {
     const size_t n = available_kernels(tables, 8);
     for (size_t i = 0; i < n; ++i) {
         if (std::strcmp(tables[i]->name, name) == 0) {
-            current.store(tables[i], std::memory_order_release);
+            use_kernels(*tables[i]);
             return true;
         }
     }
     return false;
+}
+
+void use_kernels(const Kernels& table) noexcept {
+    current.store(&table, std::memory_order_release);
 }
 
 }  // namespace ogds

@@ -29,4 +29,7 @@ const Kernels& kernels() noexcept;
 // Switches to the table of that name. False, and no change, if this machine cannot run it.
 bool use_kernels(const char* name) noexcept;
 
+// Switches to any table, which must outlive its use.
+void use_kernels(const Kernels& table) noexcept;
+
 }  // namespace ogds

@@ -8,10 +8,12 @@
 namespace ogds {
 namespace {
 
-// Words between two checksums: their bytes stay in the second-level cache.
+// Between two checksums: their bytes stay in the second-level cache. Of words of 8 bits and more
+// only to decode.
 constexpr uint32_t kStepWords = 32768;
-// Copied before they are checksummed: the caller's words may change between the two. For every
-// container these are whole blocks of words.
+// Of words of 8 bits and more a piece is copied, checksummed and streamed to the frame: from the
+// caller's words, which may change, each is read once. For every container these are whole blocks
+// of words.
 constexpr uint32_t kPieceBytes = 12288;
 
 // Eight words at a time fill `bits` bytes exactly.
