@@ -1,33 +1,28 @@
 """Every codec obeys the laws of its conformance class."""
 
-from orbax_gds.codecs.ans import Ans
-from orbax_gds.codecs.huffman import Huffman
-from orbax_gds.codecs.ladder import Ladder
-from orbax_gds.codecs.modelled import Modelled
-from orbax_gds.codecs.raw import Raw
-from orbax_gds.codecs.zstd import Zstd
+from orbax_gds.codecs import codec_by_name
 from orbax_gds.testing import CodecConformance
 
 
 class TestRaw(CodecConformance):
-    codec = Raw()
+    codec = codec_by_name("raw")
 
 
 class TestLadder(CodecConformance):
-    codec = Ladder()
+    codec = codec_by_name("ladder")
 
 
 class TestModelled(CodecConformance):
-    codec = Modelled()
+    codec = codec_by_name("modelled")
 
 
 class TestAns(CodecConformance):
-    codec = Ans()
+    codec = codec_by_name("ans")
 
 
 class TestHuffman(CodecConformance):
-    codec = Huffman()
+    codec = codec_by_name("huffman")
 
 
 class TestZstd(CodecConformance):
-    codec = Zstd()
+    codec = codec_by_name("zstd")

@@ -62,7 +62,7 @@ def imported(path: Path) -> set[str]:
 
 
 def part_of(name: str) -> str:
-    """The layer's name of a full name: `orbax_gds.codecs.raw.Raw` lies in `codecs`."""
+    """The layer's name of a full name: `orbax_gds.codecs.zstd.compress` lies in `codecs`."""
     inner = name.split(".")[1:]
     return inner[0] if inner and inner[0] in LEVEL else "__init__"
 

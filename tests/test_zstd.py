@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orbax_gds import _native
-from orbax_gds.codecs import zstd
+from orbax_gds.codecs import codec_by_name, zstd
 from orbax_gds.codecs.payload import decode_payload
 from orbax_gds.dtypes import DTYPES, dtype_by_name
 from orbax_gds.errors import Corrupt
@@ -84,7 +84,7 @@ def len_payload(frame: bytes) -> int:
 def test_content_is_the_planes_of_the_words():
     words = np.arange(1000, dtype=np.uint32) * 0x01020304
     dtype = dtype_by_name("int32")
-    payload = zstd.Zstd().encode(words, dtype)
+    payload = codec_by_name("zstd").encode(words, dtype)
     content = zstandard.ZstdDecompressor().decompress(payload)
     assert content == words.view(np.uint8).reshape(-1, 4).T.tobytes()
 

@@ -9,16 +9,14 @@ from orbax_gds import _native
 from orbax_gds.dtypes import Dtype
 from orbax_gds.errors import Corrupt
 
+NativeName = Literal["raw", "ladder", "modelled", "ans", "zstd", "huffman"]
+
 _HEADER = struct.Struct("<4sBBHIIIII")  # FORMAT §6, up to its own CRC
 _HEADER_BYTES = 32
 _PAYLOAD_BYTES_AT = 12
 
 
-def encode_payload(
-    words: np.ndarray,
-    dtype: Dtype,
-    codec: Literal["raw", "ladder", "modelled", "ans", "zstd", "huffman"],
-) -> bytes:
+def encode_payload(words: np.ndarray, dtype: Dtype, codec: NativeName) -> bytes:
     """Code words with the named codec, whether or not it pays, without a block map."""
     frame = _native.encode_frame(words, dtype.id, codec=codec, block_map=False)
     (payload_bytes,) = struct.unpack_from("<I", frame, _PAYLOAD_BYTES_AT)

@@ -4,13 +4,8 @@ from typing import Protocol
 
 import numpy as np
 
-from orbax_gds.codecs.ans import Ans
-from orbax_gds.codecs.huffman import Huffman
-from orbax_gds.codecs.ladder import Ladder
-from orbax_gds.codecs.modelled import Modelled
-from orbax_gds.codecs.raw import Raw
-from orbax_gds.codecs.zstd import Zstd
-from orbax_gds.dtypes import Dtype
+from orbax_gds.codecs.native import NativeCodec
+from orbax_gds.dtypes import DTYPES, Dtype
 from orbax_gds.errors import Unsupported
 
 
@@ -53,7 +48,18 @@ class Codec(Protocol):
         ...
 
 
-CODECS: tuple[Codec, ...] = (Raw(), Ladder(), Modelled(), Ans(), Zstd(), Huffman())
+_SPLIT = tuple(dtype for dtype in DTYPES if dtype.split is not None)
+_MODELLED = tuple(dtype for dtype in DTYPES if dtype.is_modelled)
+_BYTES = tuple(dtype for dtype in DTYPES if dtype.bits <= 8)
+
+CODECS: tuple[Codec, ...] = (
+    NativeCodec(id=0, name="raw", dtypes=DTYPES),  # §7.3
+    NativeCodec(id=1, name="ladder", dtypes=_SPLIT),  # §7.4
+    NativeCodec(id=2, name="modelled", dtypes=_MODELLED),  # §7.6
+    NativeCodec(id=3, name="ans", dtypes=_MODELLED),  # §7.7
+    NativeCodec(id=4, name="zstd", dtypes=DTYPES),  # §7.8
+    NativeCodec(id=5, name="huffman", dtypes=_BYTES),  # §7.9
+)
 
 _BY_ID = {codec.id: codec for codec in CODECS}
 _BY_NAME = {codec.name: codec for codec in CODECS}

@@ -6,13 +6,7 @@ thread, is here.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
-
-import numpy as np
-
-from orbax_gds.codecs.payload import decode_payload, encode_payload
-from orbax_gds.dtypes import Dtype
 
 AUTO_LEVEL = 1  # measured: above it tokens and masks take 3 to 10 times as long for 0 to 1 %
 MAX_LEVEL = 12  # measured: 30 % less of a sparse mask; 19 takes ten times as long for 6 % more
@@ -23,26 +17,6 @@ MAX_WINDOW_BYTES = 128 << 20  # required: FORMAT §7.8
 
 _MAGIC = b"\x28\xb5\x2f\xfd"  # required: RFC 8878 §3.1.1
 _of_thread = threading.local()
-
-
-@dataclass(frozen=True)
-class Zstd:
-    """Codes the planes of words as one Zstandard frame."""
-
-    id: int = 4
-    name: str = "zstd"
-
-    def supports(self, dtype: Dtype) -> bool:
-        """Return True: every word is made of bytes."""
-        return True
-
-    def encode(self, words: np.ndarray, dtype: Dtype) -> bytes:
-        """Compress the lowest byte of every word, then the next of every word, and so on."""
-        return encode_payload(words, dtype, "zstd")
-
-    def decode(self, payload: bytes, n_words: int, dtype: Dtype) -> np.ndarray:
-        """Undo `encode`."""
-        return decode_payload(payload, n_words, dtype, self.id)
 
 
 def compress(content: memoryview, level: int) -> bytes:
