@@ -59,20 +59,24 @@ def thread_times() -> ThreadTimes:
         return ThreadTimes(cpu=cpu, queued=0.0)
 
 
-class WriteMeter:
-    """Measures what the writes and syncs of a file cost, whatever threads they run in.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clocks:
+    """What costs are measured by.
 
-    Args:
-        clock: seconds.
+    Attributes:
+        seconds: that passed.
         times: of the calling thread.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.perf_counter,
-        times: Callable[[], ThreadTimes] = thread_times,
-    ) -> None:
-        self._clock, self._times = clock, times
+    seconds: Callable[[], float] = time.perf_counter
+    times: Callable[[], ThreadTimes] = thread_times
+
+
+class WriteMeter:
+    """Measures what the writes and syncs of a file cost, whatever threads they run in."""
+
+    def __init__(self, clocks: Clocks | None = None) -> None:
+        self._clocks = clocks or Clocks()
         self._lock = threading.Lock()
         self._n_inside = 0
         self._began = 0.0
@@ -84,18 +88,18 @@ class WriteMeter:
     @contextlib.contextmanager
     def measure(self) -> Iterator[None]:
         """Count what the block costs; threads may be in such blocks at once."""
-        before = self._times()
+        before = self._clocks.times()
         with self._lock:
-            began = self._clock()
+            began = self._clocks.seconds()
             if self._n_inside == 0:
                 self._began = began
             self._n_inside += 1
         try:
             yield
         finally:
-            after = self._times()
+            after = self._clocks.times()
             with self._lock:
-                now = self._clock()
+                now = self._clocks.seconds()
                 self._n_inside -= 1
                 if self._n_inside == 0:
                     self._busy_secs += now - self._began
@@ -119,22 +123,17 @@ class KnownStorage:
     Keep one for many saves. Only the first is then preceded by a probe.
 
     Args:
-        clock: seconds.
-        times: of the calling thread.
+        clocks: of its meters.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.perf_counter,
-        times: Callable[[], ThreadTimes] = thread_times,
-    ) -> None:
-        self.clock, self.times = clock, times
+    def __init__(self, clocks: Clocks | None = None) -> None:
+        self.clocks = clocks or Clocks()
         self._known: dict[StorageKey, Storage] = {}
         self._lock = threading.Lock()
 
     def meter(self) -> WriteMeter:
         """Return a meter that has measured nothing yet."""
-        return WriteMeter(self.clock, self.times)
+        return WriteMeter(self.clocks)
 
     def remember(self, key: StorageKey, meter: WriteMeter, n_bytes: int) -> None:
         """Note what a file of so many bytes cost; a few bytes say nothing."""

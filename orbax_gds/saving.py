@@ -320,7 +320,7 @@ class Prepared:
                 storage=storage,
                 n_workers=min(self.options.n_workers, os.cpu_count() or 1),
                 encode=lambda run, coding: self._encode(run, out, record, coding, _FRAME_BYTES),
-                times=known.times,
+                times=known.clocks.times,
             )
         logger.info(
             "process %d: coding %s, zstd %d: %s",

@@ -1,6 +1,6 @@
 """Storage that makes its writers wait, on a clock that only a test moves."""
 
-from orbax_gds.bandwidth import ThreadTimes
+from orbax_gds.bandwidth import Clocks, ThreadTimes
 from orbax_gds.drivers import File
 from orbax_gds.drivers.memory import MemoryDriver
 
@@ -16,6 +16,9 @@ class Clock:
 
     def times(self) -> ThreadTimes:
         return ThreadTimes(cpu=self.cpu, queued=self.queued)
+
+    def clocks(self) -> Clocks:
+        return Clocks(seconds=self, times=self.times)
 
     def spend(self, *, cpu: float = 0.0, queued: float = 0.0, waited: float = 0.0) -> None:
         self.now += cpu + queued + waited

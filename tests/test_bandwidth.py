@@ -34,7 +34,7 @@ SMALL = {"n_bytes": 8192, "n_threads": 2}
 
 def metered(*spent: dict[str, float], n_bytes: int) -> Storage:
     clock = Clock()
-    meter = WriteMeter(clock, clock.times)
+    meter = WriteMeter(clock.clocks())
     for one in spent:
         clock.now += 100  # between the blocks
         with meter.measure():
@@ -54,7 +54,7 @@ def test_a_device_is_told_from_a_busy_machine():
 
 def test_threads_that_wait_at_once_wait_for_one_device():
     clock = Clock()
-    meter = WriteMeter(clock, clock.times)
+    meter = WriteMeter(clock.clocks())
     with meter.measure(), meter.measure():
         clock.spend(waited=4.0)
     assert meter.storage(40).bytes_per_sec == pytest.approx(10)
@@ -71,7 +71,7 @@ def test_thread_times_only_grow():
 def test_a_few_bytes_say_nothing_of_a_storage_and_the_last_save_says_most():
     def meter(secs: float) -> WriteMeter:
         clock = Clock()
-        meter = WriteMeter(clock, clock.times)
+        meter = WriteMeter(clock.clocks())
         with meter.measure():
             clock.spend(waited=secs)
         return meter
@@ -94,7 +94,7 @@ def test_a_probe_writes_and_syncs_all_and_is_gone(
     driver = PacedDriver(1e6, clock)
     path = tmp_path / "p.probe"
     path.write_bytes(b"left by a crash")
-    meter = WriteMeter(clock, clock.times)
+    meter = WriteMeter(clock.clocks())
     memory = aligned_empty(9 << 20)
     storage = probe(driver, path, memory, meter, n_bytes=n_bytes, n_threads=n_threads)
     if n_threads == 1:

@@ -256,7 +256,7 @@ def paced(monkeypatch):
         monkeypatch.setattr(weighing, "_SHARE", 8)
         monkeypatch.setattr(weighing, "_WHOLE_SHARE", 32)
         monkeypatch.setattr(bandwidth, "_LEAST_BYTES", 1 << 20)
-        return driver, KnownStorage(clock, clock.times)
+        return driver, KnownStorage(clock.clocks())
 
     return make
 
