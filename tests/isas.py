@@ -1,8 +1,23 @@
-"""Decoding by every kernel of the native core that this machine can run."""
+"""Coding and decoding by every kernel of the native core that this machine can run."""
 
 import numpy as np
 
 from orbax_gds import _native
+from orbax_gds.dtypes import Dtype
+
+
+def encode_on_every_isa(words: np.ndarray, dtype: Dtype, **options: object) -> bytes:
+    """Return the frame, on which all kernels must agree."""
+    before = _native.isa()
+    frames = set()
+    try:
+        for isa in _native.isas():
+            _native.use_isa(isa)
+            frames.add(_native.encode_frame(words, dtype.id, **options))
+    finally:
+        _native.use_isa(before)
+    (frame,) = frames
+    return frame
 
 
 def decode_on_every_isa(frame: bytes, n_words: int, word_dtype: np.dtype) -> np.ndarray | None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from isas import decode_on_every_isa
+from isas import decode_on_every_isa, encode_on_every_isa
 
 from orbax_gds import _native
 from orbax_gds.codecs import codec_by_name
@@ -14,20 +14,6 @@ from orbax_gds.testing import chunks
 
 ANS_CODEC = codec_by_name("ans")
 SUPPORTED = [dtype for dtype in DTYPES if ANS_CODEC.supports(dtype)]
-
-
-def encode_on_every_isa(words: np.ndarray, dtype: Dtype, **options: object) -> bytes:
-    """Return the frame, on which all kernels must agree."""
-    before = _native.isa()
-    frames = set()
-    try:
-        for isa in _native.isas():
-            _native.use_isa(isa)
-            frames.add(_native.encode_frame(words, dtype.id, **options))
-    finally:
-        _native.use_isa(before)
-    (frame,) = frames
-    return frame
 
 
 def weights(n_words: int) -> np.ndarray:

@@ -13,7 +13,7 @@ import pytest
 from coded_frames import matrices
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from isas import decode_on_every_isa
+from isas import decode_on_every_isa, encode_on_every_isa
 
 from orbax_gds import _native
 from orbax_gds.codecs import CODECS, codec_by_name, reference
@@ -24,20 +24,6 @@ BF16 = dtype_by_name("bfloat16")
 FP32 = dtype_by_name("float32")
 LADDER = codec_by_name("ladder")
 DTYPES_BY_ID = {dtype.id: dtype for dtype in DTYPES}
-
-
-def encode_on_every_isa(words: np.ndarray, dtype: Dtype, **options: object) -> bytes:
-    """Return the frame, on which all kernels must agree."""
-    before = _native.isa()
-    frames = []
-    try:
-        for isa in _native.isas():
-            _native.use_isa(isa)
-            frames.append(_native.encode_frame(words, dtype.id, **options))
-    finally:
-        _native.use_isa(before)
-    assert len(set(frames)) == 1
-    return frames[0]
 
 
 def assert_comes_back(words: np.ndarray, dtype: Dtype, **options: object) -> bytes:
