@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Ans, Ladder, Model, Prediction
-from orbax_gds.codecs.reference_ans import _parts
+from orbax_gds.codecs.reference_ans import parts_of
+from orbax_gds.codecs.reference_prediction import CodedWords
 from orbax_gds.dtypes import SPLITS, Dtype, words_of
 from orbax_gds.testing import chunks, dtypes
 
@@ -61,7 +62,9 @@ def ans_headers(draw: st.DrawFn, dtype: Dtype, words: np.ndarray, *, signs: bool
         prediction=draw(predictions(words.size)),
         no_signs=not signs and draw(st.booleans()),
     )
-    octets, _, _ = _parts(words, np.arange(words.size), split, ans)
+    places = np.arange(words.size)
+    coded = CodedWords(words=words, split=split, places=places, n_words=words.size)
+    octets, _, _ = parts_of(coded, ans)
     occurs = np.zeros(256, bool)
     occurs[octets] = True
     occurs |= rng.random(occurs.size) < draw(st.sampled_from((0.0, 0.2, 1.0)))

@@ -23,9 +23,12 @@ from orbax_gds.codecs.reference_fields import (
 from orbax_gds.codecs.reference_ladder import SUB_BLOCK_WORDS
 from orbax_gds.codecs.reference_levels import ESCAPE, fill_escapes
 from orbax_gds.codecs.reference_prediction import (
+    CodedWords,
     Prediction,
     exponents_of,
-    fit_emax,
+    fit_prediction,
+    pack_flags,
+    parse_flags,
     predicted,
     symbols_of,
     trailing_zeros,
@@ -35,8 +38,6 @@ from orbax_gds.errors import Corrupt
 
 ANS = struct.Struct("<HHI")
 SUB_BLOCK = struct.Struct("<BBHI")
-PREDICTION_FLAG = 1
-NO_SIGNS_FLAG = 2
 _MANTISSA_BITS = 4  # that are in the coded byte
 
 
@@ -59,45 +60,30 @@ class Ans:
     def pack(self) -> bytes:
         """Return the header."""
         prediction = self.prediction
-        flags = PREDICTION_FLAG * (prediction is not None) | NO_SIGNS_FLAG * self.no_signs
+        flags = pack_flags(prediction, self.no_signs)
         fixed = ANS.pack(flags, self.emax, prediction.columns if prediction else 0)
         offsets = prediction.pack() if prediction else b""
         return fixed + offsets + pack_counts(np.array(self.counts))
 
     @classmethod
-    def parse(cls, payload: Cursor, n_words: int, dtype: Dtype) -> "Ans":
+    def parse(cls, payload: Cursor, n_words: int, split: Split) -> "Ans":
         """Read and check the header."""
         flags, emax, columns = ANS.unpack(payload.take(ANS.size, "the ans header"))
-        split = SPLITS[str(dtype.split)]
-        if flags & ~(PREDICTION_FLAG | NO_SIGNS_FLAG) or emax >= 1 << split.exponent_bits:
-            raise Corrupt(f"{payload.where}: ans: flags {flags:#x}, emax {emax}.")
-        present = bool(flags & PREDICTION_FLAG)
+        present, no_signs = parse_flags(flags, emax, split, payload.where)
         prediction = Prediction.parse(payload, columns, n_words, present=present)
         return cls(
             counts=tuple(parse_counts(payload).tolist()),
             emax=emax,
             prediction=prediction,
-            no_signs=bool(flags & NO_SIGNS_FLAG),
+            no_signs=no_signs,
         )
 
     @classmethod
-    def fitting(
-        cls, words: np.ndarray, dtype: Dtype, places: np.ndarray, n_words: int, columns: int
-    ) -> "Ans":
-        """Choose a header for these words, with a prediction if `columns` is not 0."""
-        split = SPLITS[str(dtype.split)]
-        exponents, rests = split_words(words, split)
-        prediction = None
-        if columns:
-            prediction = Prediction.fitting(exponents, places, n_words, columns)
-        offsets = predicted(prediction, 0, places, split.exponent_bits)
-        fitted = cls(
-            counts=(),
-            emax=fit_emax(exponents, offsets, split.exponent_bits),
-            prediction=prediction,
-            no_signs=not (rests >> np.uint64(split.mantissa_bits)).any(),
-        )
-        octets, _, _ = _parts(words, places, split, fitted)
+    def fitting(cls, coded: CodedWords) -> "Ans":
+        """Choose a header for these words, with a prediction if they have columns."""
+        prediction, emax, no_signs = fit_prediction(coded)
+        fitted = cls(counts=(), emax=emax, prediction=prediction, no_signs=no_signs)
+        octets, _, _ = parts_of(coded, fitted)
         return replace(fitted, counts=tuple(fit_counts(octets).tolist()))
 
 
@@ -105,12 +91,11 @@ def _rest_bits(split: Split, ans: Ans) -> int:
     return split.rest_bits - _MANTISSA_BITS - ans.no_signs
 
 
-def _parts(
-    words: np.ndarray, places: np.ndarray, split: Split, ans: Ans
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def parts_of(coded: CodedWords, ans: Ans) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the coded byte of each word, the escaped exponents, and the rests."""
-    exponents, rests = split_words(words, split)
-    expected = predicted(ans.prediction, ans.emax, places, split.exponent_bits)
+    split = coded.split
+    exponents, rests = split_words(coded.words, split)
+    expected = predicted(ans.prediction, ans.emax, coded.places, split.exponent_bits)
     symbols = symbols_of(exponents, expected, split.exponent_bits)
     low_bits = np.uint64(split.mantissa_bits - _MANTISSA_BITS)
     upper = rests >> low_bits & np.uint64((1 << _MANTISSA_BITS) - 1)
@@ -120,33 +105,20 @@ def _parts(
     return 16 * symbols + upper.astype(np.int64), escapes, sign << low_bits | lower
 
 
-def encode_ans(
-    words: np.ndarray,
-    dtype: Dtype,
-    places: np.ndarray,
-    n_words: int,
-    *,
-    ans: Ans | None = None,
-    columns: int = 0,
-) -> bytes:
-    """Code words of a dtype that the coding has.
+def encode_ans(coded: CodedWords, ans: Ans | None = None) -> bytes:
+    """Code words of one of the splits of the coding; with no words there are no bytes.
 
     Args:
-        words: The coded words; with none there are no bytes.
-        dtype: What they are.
-        places: Number of each word in the chunk.
-        n_words: Words of the chunk.
+        coded: The words.
         ans: The header; by default one that fits.
-        columns: Words in a row, to predict exponents; 0 = none. Ignored if `ans` is given.
     """
-    if not words.size:
+    if not coded.words.size:
         return b""
-    ans = ans or Ans.fitting(words, dtype, places, n_words, columns)
-    table, split = Table.of(np.array(ans.counts)), SPLITS[str(dtype.split)]
+    ans = ans or Ans.fitting(coded)
+    table, split = Table.of(np.array(ans.counts)), coded.split
     sub_blocks = []
-    for at in range(0, words.size, SUB_BLOCK_WORDS):
-        sub_block = slice(at, at + SUB_BLOCK_WORDS)
-        octets, escapes, rests = _parts(words[sub_block], places[sub_block], split, ans)
+    for part in coded.cut(SUB_BLOCK_WORDS):
+        octets, escapes, rests = parts_of(part, ans)
         trimmed = trailing_zeros(rests, split.mantissa_bits - _MANTISSA_BITS)
         fields = encode_fields(rests >> np.uint64(trimmed), _rest_bits(split, ans) - trimmed)
         stream = encode_stream(octets, table)
@@ -159,8 +131,9 @@ def decode_ans(payload: Cursor, dtype: Dtype, places: np.ndarray, n_words: int) 
     """Undo `encode_ans`."""
     parts = [np.zeros(0, dtype.word_dtype)]
     if places.size:
-        ans = Ans.parse(payload, n_words, dtype)
-        table, split = Table.of(np.array(ans.counts)), SPLITS[str(dtype.split)]
+        split = SPLITS[str(dtype.split)]
+        ans = Ans.parse(payload, n_words, split)
+        table = Table.of(np.array(ans.counts))
         for at in range(0, places.size, SUB_BLOCK_WORDS):
             sub_places = places[at : at + SUB_BLOCK_WORDS]
             exponents, rests = _decode_sub_block(payload, sub_places, split, ans, table)

@@ -17,8 +17,9 @@ from orbax_gds.codecs.reference_modelled import (
     decode_modelled,
     encode_modelled,
 )
+from orbax_gds.codecs.reference_prediction import CodedWords
 from orbax_gds.codecs.reference_zstd import decode_zstd, encode_zstd
-from orbax_gds.dtypes import Dtype, dtype_by_id
+from orbax_gds.dtypes import SPLITS, Dtype, dtype_by_id
 from orbax_gds.errors import Corrupt, Truncated, Unsupported
 
 FRAME = struct.Struct("<4sBBHIIIIII")
@@ -162,10 +163,15 @@ def encode_frame(
         payload += encode_raw(normal, dtype)
     elif codec == "ladder":
         payload += encode_ladder(normal, dtype, ladder)
-    elif codec == "modelled":
-        payload += encode_modelled(normal, dtype, places, words.size, model=model, columns=columns)
-    elif codec == "ans":
-        payload += encode_ans(normal, dtype, places, words.size, ans=ans, columns=columns)
+    elif codec in ("modelled", "ans"):
+        coded = CodedWords(
+            words=normal,
+            split=SPLITS[str(dtype.split)],
+            places=places,
+            n_words=words.size,
+            columns=columns,
+        )
+        payload += encode_ans(coded, ans) if codec == "ans" else encode_modelled(coded, model)
     elif codec == "huffman":
         payload += encode_huffman(normal, lengths)
     else:

@@ -10,7 +10,6 @@ from orbax_gds.codecs.reference_fields import (
     decode_fields,
     encode_fields,
     join_words,
-    pack_bitmap,
     split_words,
 )
 from orbax_gds.codecs.reference_ladder import SUB_BLOCK_WORDS
@@ -25,9 +24,12 @@ from orbax_gds.codecs.reference_levels import (
     take_counts,
 )
 from orbax_gds.codecs.reference_prediction import (
+    CodedWords,
     Prediction,
     exponents_of,
-    fit_emax,
+    fit_prediction,
+    pack_flags,
+    parse_flags,
     predicted,
     symbols_of,
     trailing_zeros,
@@ -36,8 +38,6 @@ from orbax_gds.dtypes import SPLITS, Dtype, Split
 from orbax_gds.errors import Corrupt
 
 MODELLED = struct.Struct("<HHH8sHI")
-PREDICTION_FLAG = 1
-SIGN_SLOT_FLAG = 2
 MAX_SIZE = 7
 
 
@@ -64,93 +64,71 @@ class Model:
     def pack(self) -> bytes:
         """Return the header."""
         prediction = self.prediction
-        flags = PREDICTION_FLAG * (prediction is not None) | SIGN_SLOT_FLAG * self.sign_slot
+        flags = pack_flags(prediction, self.sign_slot)
         levels, symbols = pack_header(self.widths, self.symbols)
         columns = prediction.columns if prediction else 0
         fixed = MODELLED.pack(flags, self.emax, levels, symbols, 0, columns)
         return fixed + (prediction.pack() if prediction else b"")
 
     @classmethod
-    def parse(cls, payload: Cursor, n_words: int, exponent_bits: int) -> "Model":
+    def parse(cls, payload: Cursor, n_words: int, split: Split) -> "Model":
         """Read and check the header."""
         fixed = MODELLED.unpack(payload.take(MODELLED.size, "the modelled header"))
         flags, emax, levels, symbols, zero, columns = fixed
-        if zero or flags & ~(PREDICTION_FLAG | SIGN_SLOT_FLAG) or emax >= 1 << exponent_bits:
-            raise Corrupt(f"{payload.where}: flags {flags:#x}, emax {emax}, reserved {zero}.")
+        present, sign_slot = parse_flags(flags, emax, split, payload.where)
+        if zero:
+            raise Corrupt(f"{payload.where}: reserved bytes of the modelled header are {zero}.")
         widths, ranked = parse_header(levels, symbols, payload.where)
-        present = bool(flags & PREDICTION_FLAG)
         return cls(
             emax=emax,
             widths=widths,
             symbols=ranked,
             prediction=Prediction.parse(payload, columns, n_words, present=present),
-            sign_slot=bool(flags & SIGN_SLOT_FLAG),
+            sign_slot=sign_slot,
         )
 
     @classmethod
-    def fitting(
-        cls, words: np.ndarray, dtype: Dtype, places: np.ndarray, n_words: int, columns: int
-    ) -> "Model":
-        """Choose a header for these words, with a prediction if `columns` is not 0."""
-        split = SPLITS[str(dtype.split)]
-        exponents, rests = split_words(words, split)
-        prediction = None
-        if columns:
-            prediction = Prediction.fitting(exponents, places, n_words, columns)
-        offsets = predicted(prediction, 0, places, split.exponent_bits)
-        emax = fit_emax(exponents, offsets, split.exponent_bits)
-        expected = predicted(prediction, emax, places, split.exponent_bits)
-        widths, symbols = fit_header(symbols_of(exponents, expected, split.exponent_bits))
+    def fitting(cls, coded: CodedWords) -> "Model":
+        """Choose a header for these words, with a prediction if they have columns."""
+        exponents, _ = split_words(coded.words, coded.split)
+        exponent_bits = coded.split.exponent_bits
+        prediction, emax, no_signs = fit_prediction(coded)
+        expected = predicted(prediction, emax, coded.places, exponent_bits)
+        widths, symbols = fit_header(symbols_of(exponents, expected, exponent_bits))
         return cls(
             emax=emax,
             widths=widths,
             symbols=symbols,
             prediction=prediction,
-            sign_slot=not (rests >> np.uint64(split.mantissa_bits)).any(),
+            sign_slot=no_signs,
         )
 
 
-def encode_modelled(
-    words: np.ndarray,
-    dtype: Dtype,
-    places: np.ndarray,
-    n_words: int,
-    *,
-    model: Model | None = None,
-    columns: int = 0,
-) -> bytes:
-    """Code words of a dtype with one of the splits of the coding.
+def encode_modelled(coded: CodedWords, model: Model | None = None) -> bytes:
+    """Code words of one of the splits of the coding; with no words there are no bytes.
 
     Args:
-        words: The coded words; with none there are no bytes.
-        dtype: What they are.
-        places: Number of each word in the chunk.
-        n_words: Words of the chunk.
+        coded: The words.
         model: The header; by default one that fits.
-        columns: Words in a row, to predict exponents; 0 = none. Ignored if `model` is given.
     """
-    if not words.size:
+    if not coded.words.size:
         return b""
-    model = model or Model.fitting(words, dtype, places, n_words, columns)
-    split = SPLITS[str(dtype.split)]
-    most = SUB_BLOCK_WORDS >> model.size
-    sub_blocks = [
-        _encode_sub_block(words[at : at + most], places[at : at + most], split, model)
-        for at in range(0, words.size, most)
-    ]
-    return b"".join([model.pack(), *sub_blocks])
+    model = model or Model.fitting(coded)
+    sub_blocks = coded.cut(SUB_BLOCK_WORDS >> model.size)
+    return b"".join([model.pack(), *(_encode_sub_block(part, model) for part in sub_blocks)])
 
 
-def _encode_sub_block(words: np.ndarray, places: np.ndarray, split: Split, model: Model) -> bytes:
-    exponents, rests = split_words(words, split)
-    expected = predicted(model.prediction, model.emax, places, split.exponent_bits)
+def _encode_sub_block(coded: CodedWords, model: Model) -> bytes:
+    split = coded.split
+    exponents, rests = split_words(coded.words, split)
+    expected = predicted(model.prediction, model.emax, coded.places, split.exponent_bits)
     symbols = symbols_of(exponents, expected, split.exponent_bits)
     escapes = exponents[symbols == ESCAPE].astype("u1")
     counts, bitmaps = encode_levels(symbols, model.widths, model.symbols)
     trimmed = trailing_zeros(rests, split.rest_bits - 8)
     if model.sign_slot:
-        bits = np.unpackbits(np.frombuffer(bitmaps[0], "u1"), count=words.size, bitorder="little")
-        assert pack_bitmap(bits) == bitmaps.pop(0)
+        first = np.frombuffer(bitmaps.pop(0), "u1")
+        bits = np.unpackbits(first, count=exponents.size, bitorder="little")
         rests = rests | bits.astype(np.uint64) << np.uint64(split.mantissa_bits)
     head = bytes([trimmed, model.size]) + np.array([*counts, escapes.size], "<u2").tobytes()
     fields = encode_fields(rests >> np.uint64(trimmed), split.rest_bits - trimmed)
@@ -162,7 +140,7 @@ def decode_modelled(payload: Cursor, dtype: Dtype, places: np.ndarray, n_words: 
     parts = [np.zeros(0, dtype.word_dtype)]
     if places.size:
         split = SPLITS[str(dtype.split)]
-        model = Model.parse(payload, n_words, split.exponent_bits)
+        model = Model.parse(payload, n_words, split)
         while places.size:
             exponents, rests = _decode_sub_block(payload, places, split, model)
             parts.append(join_words(exponents, rests, split, dtype.word_dtype))

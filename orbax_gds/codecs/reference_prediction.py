@@ -3,15 +3,45 @@
 The modelled coding and the ans coding share them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from orbax_gds.codecs.reference_bytes import Cursor
+from orbax_gds.codecs.reference_fields import split_words
+from orbax_gds.dtypes import Split
 from orbax_gds.errors import Corrupt
 
 ZERO = 14
 WINDOW = 14  # symbols below this stand for a distance from the predicted exponent
+PREDICTION_FLAG = 1
+NO_SIGNS_FLAG = 2  # every sign is 0: what modelled calls sign slot, ans no signs
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodedWords:
+    """The words of a chunk that a codec codes, and where they lie in it.
+
+    Attributes:
+        words: Of the dtype's word type.
+        split: What they are.
+        places: Number of each word in the chunk.
+        n_words: Words of the chunk.
+        columns: Words in a row, to predict exponents; 0 = no prediction.
+    """
+
+    words: np.ndarray
+    split: Split
+    places: np.ndarray
+    n_words: int
+    columns: int = 0
+
+    def cut(self, n_most: int) -> "Iterator[CodedWords]":
+        """Yield the words of each sub-block of at most so many."""
+        for at in range(0, self.words.size, n_most):
+            part = slice(at, at + n_most)
+            yield replace(self, words=self.words[part], places=self.places[part])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +79,18 @@ class Prediction:
         return cls(columns=columns, row_offsets=tuple(rows), column_offsets=tuple(cols))
 
     @classmethod
-    def fitting(
-        cls, exponents: np.ndarray, places: np.ndarray, n_words: int, columns: int
-    ) -> "Prediction":
+    def fitting(cls, exponents: np.ndarray, coded: CodedWords) -> "Prediction | None":
         """Fit the mean exponent of each row, then of what is left in each column.
 
         Args:
             exponents: Of the coded words.
-            places: Number of each coded word in the chunk.
-            n_words: Words of the chunk.
-            columns: Words in a row.
+            coded: Their places; without columns there is no prediction.
         """
-        seen = exponents > 0
-        rows, cols = places[seen] // columns, places[seen] % columns
-        row_means = _means(exponents[seen], rows, -(-n_words // columns))
+        if not coded.columns:
+            return None
+        seen, columns = exponents > 0, coded.columns
+        rows, cols = coded.places[seen] // columns, coded.places[seen] % columns
+        row_means = _means(exponents[seen], rows, -(-coded.n_words // columns))
         column_means = _means(exponents[seen] - row_means[rows], cols, columns)
         return cls(
             columns=columns,
@@ -85,6 +113,27 @@ def predicted(
     rows = np.array(prediction.row_offsets, np.int64)[places // prediction.columns]
     cols = np.array(prediction.column_offsets, np.int64)[places % prediction.columns]
     return (emax + rows + cols) % (1 << exponent_bits)
+
+
+def pack_flags(prediction: Prediction | None, no_signs: bool) -> int:
+    """Return the flags of a header."""
+    return PREDICTION_FLAG * (prediction is not None) | NO_SIGNS_FLAG * no_signs
+
+
+def parse_flags(flags: int, emax: int, split: Split, where: str) -> tuple[bool, bool]:
+    """Return whether there is a prediction, and whether every sign is 0; check flags and emax."""
+    if flags & ~(PREDICTION_FLAG | NO_SIGNS_FLAG) or emax >= 1 << split.exponent_bits:
+        raise Corrupt(f"{where}: flags {flags:#x}, emax {emax}.")
+    return bool(flags & PREDICTION_FLAG), bool(flags & NO_SIGNS_FLAG)
+
+
+def fit_prediction(coded: CodedWords) -> tuple[Prediction | None, int, bool]:
+    """Return the prediction, emax, and whether every sign is 0, that fit these words."""
+    exponents, rests = split_words(coded.words, coded.split)
+    prediction = Prediction.fitting(exponents, coded)
+    offsets = predicted(prediction, 0, coded.places, coded.split.exponent_bits)
+    emax = fit_emax(exponents, offsets, coded.split.exponent_bits)
+    return prediction, emax, not (rests >> np.uint64(coded.split.mantissa_bits)).any()
 
 
 def fit_emax(exponents: np.ndarray, offsets: np.ndarray, exponent_bits: int) -> int:
