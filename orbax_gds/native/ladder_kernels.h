@@ -64,12 +64,27 @@ using DecodeLevelFn = LevelResult (*)(uint32_t width, const uint8_t* in, uint32_
                                       const RankPlanes& next, uint32_t n_next,
                                       RankPlanes& values) noexcept;
 
+// ORs the bitmap into bit 7 of the m bytes of the first field. False if one of these bits was set,
+// which is a word with a sign: then the bytes are undefined.
+using FillSignSlotFn = bool (*)(const uint8_t* bitmap, uint32_t m, uint8_t* bytes) noexcept;
+
+// Inverse: the bitmap of bit 7.
+using ReadSignSlotFn = void (*)(const uint8_t* bytes, uint32_t m, uint8_t* bitmap) noexcept;
+
+// The predicted exponents of n words of a row: the offsets of their columns plus of_row, as far as
+// the mask goes.
+using PredictRowFn = void (*)(const uint8_t* of_column, uint32_t n, uint8_t of_row, uint8_t mask,
+                              uint8_t* predicted) noexcept;
+
 // Indexed by Split; nullptr for kNone.
 struct LadderKernels {
     SplitFn split[kSplits];
     MergeFn merge[kSplits];
     EncodeLevelFn encode_level;
     DecodeLevelFn decode_level;
+    FillSignSlotFn fill_sign_slot;  // this and the others for codec 2
+    ReadSignSlotFn read_sign_slot;
+    PredictRowFn predict_row;
 };
 
 static constexpr size_t level_bytes(uint32_t width, uint32_t n) noexcept {

@@ -2,6 +2,7 @@
 // instruction set must match byte for byte.
 #include "bytes.h"
 #include "ladder_kernels.h"
+#include "rest_planes.h"
 
 namespace ogds {
 namespace {
@@ -187,6 +188,9 @@ const LadderKernels kLadderScalar = {
      merge<Split::kE4m3>, merge<Split::kE5m2>, merge<Split::kE3m4>, merge<Split::kE8m0>,
      merge<Split::kE2m1>, merge<Split::kE2m3>, merge<Split::kE3m2>},
     encode_level,
-    decode_level};
+    decode_level,
+    fill_sign_slot,
+    read_sign_slot,
+    predict_row};
 
 }  // namespace ogds

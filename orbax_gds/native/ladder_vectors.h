@@ -5,6 +5,7 @@
 
 #include "ladder_levels.h"
 #include "ladder_words.h"
+#include "modelled_vectors.h"
 
 namespace ogds {
 namespace {
@@ -29,6 +30,9 @@ constexpr LadderKernels make_kernels() noexcept {
     set(Small<Split::kE3m2>{});
     kernels.encode_level = encode_level<Bits>;
     kernels.decode_level = decode_level<Bits>;
+    kernels.fill_sign_slot = fill_signs<V>;
+    kernels.read_sign_slot = read_signs<V>;
+    kernels.predict_row = predict_words<V>;
     return kernels;
 }
 

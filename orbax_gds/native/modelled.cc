@@ -138,7 +138,7 @@ Status decode_sub_block(PayloadReader& in, const ModelledHead& head, const Dtype
     }
     in.checksum();
     if (tables.ladder.sign_slot) {
-        read_sign_slot(fields, m, workspace.bitmaps);
+        kernels().ladder->read_sign_slot(fields, m, workspace.bitmaps);
     }
     fields = full_fields(fields, m, dtype.split, head.trimmed_bits, workspace);
     if (const Status status =

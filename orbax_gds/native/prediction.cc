@@ -315,6 +315,7 @@ void predict(const Prediction& prediction, NormalRuns& runs, uint32_t m, const D
              uint8_t emax, uint8_t* predicted) noexcept {
     const auto mask = static_cast<uint8_t>(exponent_bits(dtype).mask);
     const uint32_t columns = prediction.columns;
+    const PredictRowFn kernel = kernels().ladder->predict_row;
     while (m > 0) {
         Run run = runs.next(m);
         m -= run.n_words;
@@ -323,10 +324,7 @@ void predict(const Prediction& prediction, NormalRuns& runs, uint32_t m, const D
         while (run.n_words > 0) {
             const uint32_t n = std::min(run.n_words, columns - column);
             const auto of_row = static_cast<uint8_t>(emax + prediction.of_row[row]);
-            const uint8_t* of_column = prediction.of_column + column;
-            for (uint32_t k = 0; k < n; ++k) {
-                predicted[k] = static_cast<uint8_t>(of_row + of_column[k]) & mask;
-            }
+            kernel(prediction.of_column + column, n, of_row, mask, predicted);
             predicted += n;
             run.n_words -= n;
             column = 0;

@@ -48,6 +48,13 @@ void read_sign_slot(const uint8_t* bytes, uint32_t m, uint8_t* bitmap) noexcept 
     write_bitmap(bytes, m, 7, bitmap);
 }
 
+void predict_row(const uint8_t* of_column, uint32_t n, uint8_t of_row, uint8_t mask,
+                 uint8_t* predicted) noexcept {
+    for (uint32_t k = 0; k < n; ++k) {
+        predicted[k] = static_cast<uint8_t>(of_row + of_column[k]) & mask;
+    }
+}
+
 void write_trimmed(const uint8_t* integers, uint32_t m, uint32_t z, uint8_t* scratch,
                    uint8_t* field) noexcept {
     uint32_t n_bitmaps = 16 - z;

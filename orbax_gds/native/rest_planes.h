@@ -1,5 +1,5 @@
-// Passes of codec 2 over the planes of the rest (FORMAT 7.6), in the form that every machine does
-// well: eight words a step.
+// Passes of codec 2 over planes (FORMAT 7.6), in the form that every machine does well: eight words
+// a step.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace ogds {
 
-// ORs the bitmap into bit 7 of the m bytes of the first field. False if one of these bits was set,
-// which is a word with a sign: then the bytes are undefined.
+// The twins of the kernels of these names (ladder_kernels.h), which leave to them what is less than
+// a register.
 bool fill_sign_slot(const uint8_t* bitmap, uint32_t m, uint8_t* bytes) noexcept;
-
-// Inverse: the bitmap of bit 7.
 void read_sign_slot(const uint8_t* bytes, uint32_t m, uint8_t* bitmap) noexcept;
+void predict_row(const uint8_t* of_column, uint32_t n, uint8_t of_row, uint8_t mask,
+                 uint8_t* predicted) noexcept;
 
 // Writes the upper 16 - z bits (0 < z < 16) of m integers of 2 bytes as a field of that many bits.
 // `scratch` has room for m bytes.

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "bytes.h"
-#include "rest_planes.h"
 #include "stream_copy.h"
 
 namespace ogds {
@@ -22,7 +21,7 @@ Status status_of(LevelResult result) noexcept {
 // Moves the first bitmap of level 0 into the sign slot and the others to where it was.
 void move_to_slot(uint8_t* level, uint32_t width, uint32_t m, SignSlot& slot) noexcept {
     const size_t bitmap_bytes = level_bytes(1, m);
-    slot.is_free = fill_sign_slot(level, m, slot.bytes);
+    slot.is_free = kernels().ladder->fill_sign_slot(level, m, slot.bytes);
     std::memmove(level, level + bitmap_bytes, (width - 1) * bitmap_bytes);
 }
 

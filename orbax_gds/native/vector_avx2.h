@@ -56,6 +56,11 @@ struct Avx2 {
     // 0xFF where the highest bit is set, else 0.
     static T negative8(T v) noexcept { return _mm256_cmpgt_epi8(_mm256_setzero_si256(), v); }
 
+    // The highest bits of the bytes, that of the first lowest.
+    static uint64_t signs(T v) noexcept {
+        return static_cast<uint32_t>(_mm256_movemask_epi8(v));
+    }
+
     template <int kBits>
     static T left16(T v) noexcept { return _mm256_slli_epi16(v, kBits); }
     template <int kBits>

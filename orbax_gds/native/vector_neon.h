@@ -34,6 +34,14 @@ struct Neon {
     static T equal8(T a, T b) noexcept { return vceqq_u8(a, b); }
     static T negative8(T v) noexcept { return vcltzq_s8(vreinterpretq_s8_u8(v)); }
 
+    static uint64_t signs(T v) noexcept {
+        alignas(16) static constexpr uint8_t kWeights[16] = {1, 2, 4, 8, 16, 32, 64, 128,
+                                                             1, 2, 4, 8, 16, 32, 64, 128};
+        const T bits = vandq_u8(negative8(v), vld1q_u8(kWeights));
+        return static_cast<uint64_t>(vaddv_u8(vget_low_u8(bits))) |
+               static_cast<uint64_t>(vaddv_u8(vget_high_u8(bits))) << 8;
+    }
+
     template <int kBits>
     static T left16(T v) noexcept {
         return vreinterpretq_u8_u16(vshlq_n_u16(vreinterpretq_u16_u8(v), kBits));

@@ -40,6 +40,8 @@ struct Sse42 {
     static T equal8(T a, T b) noexcept { return _mm_cmpeq_epi8(a, b); }
     static T negative8(T v) noexcept { return _mm_cmpgt_epi8(_mm_setzero_si128(), v); }
 
+    static uint64_t signs(T v) noexcept { return static_cast<uint32_t>(_mm_movemask_epi8(v)); }
+
     template <int kBits>
     static T left16(T v) noexcept { return _mm_slli_epi16(v, kBits); }
     template <int kBits>
