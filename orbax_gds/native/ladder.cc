@@ -25,8 +25,9 @@ Status encode_sub_block(const uint8_t* words, uint32_t m, const Dtype& dtype,
 }
 
 Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
-                        const LadderTables& tables, uint8_t* words,
+                        const LadderTables& tables, Places& places,
                         Workspace& workspace) noexcept {
+    const size_t before = in.taken();
     SubBlockHead head;
     if (const Status status = read_sub_block_head(in, m, dtype, tables, head);
         status != Status::kOk) {
@@ -47,9 +48,13 @@ Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
         return Status::kLadderExponent;
     }
     const MergeFn merge = kernels().ladder->merge[static_cast<size_t>(dtype.split)];
-    const bool merged = merge(workspace.planes[0], m, tables, nullptr, fields, escapes,
-                              head.n_escapes, words);
-    return merged ? Status::kOk : Status::kLadderEscapes;
+    MergeTarget target = places.target(m, workspace.words);
+    target.ahead = {escapes + head.escapes_bytes, in.taken() - before};
+    if (!merge(workspace.planes[0], m, tables, nullptr, fields, escapes, head.n_escapes, target)) {
+        return Status::kLadderEscapes;
+    }
+    places.put(target, m);
+    return Status::kOk;
 }
 
 }  // namespace
@@ -107,11 +112,10 @@ Status decode_ladder(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words
     for (uint32_t done = 0; done < n_normal_words;) {
         const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
         if (const Status status =
-                decode_sub_block(in, m, dtype, tables, workspace.words, workspace);
+                decode_sub_block(in, m, dtype, tables, places, workspace);
             status != Status::kOk) {
             return status;
         }
-        places.put(workspace.words, m);
         done += m;
     }
     return Status::kOk;

@@ -46,11 +46,28 @@ using SplitFn = uint32_t (*)(const uint8_t* words, uint32_t m, const LadderTable
                              const uint8_t* prediction, uint8_t* fields, RankPlanes& ranks,
                              uint8_t* escapes) noexcept;
 
+inline constexpr uint32_t kStreamAlignment = 16;
+
+// Bytes that will be read soon: a loop asks for them on its way, so that memory and arithmetic need
+// not wait for each other. Where nothing is mapped this does no harm.
+struct Ahead {
+    const uint8_t* at = nullptr;
+    size_t n_bytes = 0;
+};
+
+// Where the words of a sub-block go. With past_caches they are not wanted in a cache, and `words`
+// is a multiple of kStreamAlignment.
+struct MergeTarget {
+    uint8_t* words;
+    bool past_caches = false;
+    Ahead ahead = {};
+};
+
 // Inverse of SplitFn. False if the ranks do not hold exactly n_escapes escapes. Of an escaped
 // exponent only the bits of the split's exponents count.
 using MergeFn = bool (*)(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
                          const uint8_t* prediction, const uint8_t* fields, const uint8_t* escapes,
-                         uint32_t n_escapes, uint8_t* words) noexcept;
+                         uint32_t n_escapes, const MergeTarget& target) noexcept;
 
 // Writes the n values of a level, level_bytes(width, n) bytes, and hands on the values that it
 // cannot hold; returns their number. A width of 4 hands on nothing.

@@ -107,7 +107,7 @@ uint32_t split(const uint8_t* words, uint32_t m, const LadderTables& tables,
 template <Split kSplit>
 bool merge(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
            const uint8_t* prediction, const uint8_t* fields, const uint8_t* escapes,
-           uint32_t n_escapes, uint8_t* words) noexcept {
+           uint32_t n_escapes, const MergeTarget& target) noexcept {
     constexpr SplitBits kBits = split_bits(kSplit);
     constexpr uint64_t kMantissaMask = (uint64_t{1} << kBits.mantissa) - 1;
     uint32_t n_taken = 0;
@@ -126,7 +126,7 @@ bool merge(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
         const uint64_t rest = rest_at<rest_bits(kSplit)>(fields, i, m);
         const uint64_t sign = tables.sign_slot ? 0 : rest >> kBits.mantissa;
         const uint64_t top = sign << kBits.exponent | (exponent & max_exponent(kSplit));
-        store_partial_u64le(words + word_bytes<kSplit>() * i, word_bytes<kSplit>(),
+        store_partial_u64le(target.words + word_bytes<kSplit>() * i, word_bytes<kSplit>(),
                             top << kBits.mantissa | (rest & kMantissaMask));
     }
     return n_taken == n_escapes;

@@ -324,11 +324,37 @@ inline bool patch_escape(uint8_t* words, size_t i, const uint8_t* escapes, uint3
     return true;
 }
 
+// Asks for bytes in so many steps of equal size.
+class Prefetcher {
+public:
+    Prefetcher(const Ahead& ahead, uint32_t n_steps) noexcept
+        : at_(ahead.at), n_lines_(n_steps == 0 ? 0 : (ahead.n_bytes / n_steps + 63) / 64) {}
+
+    void step() noexcept {
+        for (size_t line = 0; line < n_lines_; ++line, at_ += 64) {
+            __builtin_prefetch(at_);
+        }
+    }
+
+private:
+    const uint8_t* at_;
+    size_t n_lines_;
+};
+
+// Copies a group past the caches.
+template <class V>
+inline void stream_group(uint8_t* to, const uint8_t* from, uint32_t n_bytes) noexcept {
+    for (uint32_t at = 0; at < n_bytes; at += V::kBytes) {
+        V::stream_whole(to + at, V::load_whole(from + at));
+    }
+}
+
 template <class V, class F, bool kPredicted>
 inline bool merge_words(const RankPlanes& ranks, uint32_t m, const LadderTables& header,
                         const uint8_t* prediction, const uint8_t* fields, const uint8_t* escapes,
-                        uint32_t n_escapes, uint8_t* words) noexcept {
+                        uint32_t n_escapes, const MergeTarget& target) noexcept {
     constexpr uint32_t kGroup = group_words<V>();
+    constexpr uint32_t kGroupBytes = F::kWordBytes * kGroup;
     const MergeTables<V, F> tables(header, kPredicted);
     PlaneCursor<const uint8_t, F> planes(fields, m);
     const auto* ranks_in = reinterpret_cast<const uint8_t*>(&ranks);
@@ -340,8 +366,12 @@ inline bool merge_words(const RankPlanes& ranks, uint32_t m, const LadderTables&
             enough = enough && patch_escape<F>(group, at, escapes, n_escapes, n_taken);
         });
     };
-    for (; i + kGroup <= m; i += kGroup) {
-        uint8_t* group = words + F::kWordBytes * i;
+    uint8_t* words = target.words;
+    Prefetcher ahead(target.ahead, m / kGroup);
+    alignas(64) uint8_t staged[kGroupBytes];
+    for (; i + kGroup <= m; i += kGroup, words += kGroupBytes) {
+        ahead.step();
+        uint8_t* group = target.past_caches ? staged : words;
         const uint8_t* predicted = kPredicted ? prediction + i : nullptr;
         const auto found = merge_group<V, F, kPredicted>(ranks_in + i / 8, tables, predicted,
                                                          planes.at, group);
@@ -349,10 +379,13 @@ inline bool merge_words(const RankPlanes& ranks, uint32_t m, const LadderTables&
         if (__builtin_expect(V::any(found), 0)) {
             patch(found, group, kGroup);
         }
+        if (target.past_caches) {
+            stream_group<V>(words, staged, kGroupBytes);
+        }
     }
     if (i < m) {
         const uint32_t rest = m - i;
-        uint8_t group[F::kWordBytes * kGroup];
+        uint8_t* group = staged;
         uint8_t predicted[kGroup] = {};
         uint8_t group_fields[fields_bytes(rest_bits(F::kSplit), kGroup) + 1] = {};
         PlaneCursor<uint8_t, F> to(group_fields, kGroup);
@@ -365,7 +398,10 @@ inline bool merge_words(const RankPlanes& ranks, uint32_t m, const LadderTables&
         }
         patch(merge_group<V, F, kPredicted>(ranks_in + i / 8, tables, predicted, to.at, group),
               group, rest);
-        __builtin_memcpy(words + F::kWordBytes * i, group, F::kWordBytes * rest);
+        __builtin_memcpy(words, group, F::kWordBytes * rest);
+    }
+    if (target.past_caches) {
+        V::fence();
     }
     return enough && n_taken == n_escapes;
 }
@@ -385,14 +421,14 @@ uint32_t split(const uint8_t* words, uint32_t m, const LadderTables& tables,
 template <class V, class F>
 bool merge(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
            const uint8_t* prediction, const uint8_t* fields, const uint8_t* escapes,
-           uint32_t n_escapes, uint8_t* words) noexcept {
+           uint32_t n_escapes, const MergeTarget& target) noexcept {
     if constexpr (F::kPredicted) {
         if (prediction != nullptr) {
             return merge_words<V, F, true>(ranks, m, tables, prediction, fields, escapes,
-                                           n_escapes, words);
+                                           n_escapes, target);
         }
     }
-    return merge_words<V, F, false>(ranks, m, tables, nullptr, fields, escapes, n_escapes, words);
+    return merge_words<V, F, false>(ranks, m, tables, nullptr, fields, escapes, n_escapes, target);
 }
 
 }  // namespace

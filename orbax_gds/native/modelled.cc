@@ -127,9 +127,10 @@ const uint8_t* full_fields(const uint8_t* fields, uint32_t m, Split split, uint3
 }
 
 Status decode_sub_block(PayloadReader& in, const ModelledHead& head, const Dtype& dtype,
-                        const ModelledTables& tables, const uint8_t* predicted, uint8_t* words,
+                        const ModelledTables& tables, const uint8_t* predicted, Places& places,
                         Workspace& workspace) noexcept {
     const uint32_t m = head.n_words;
+    const size_t before = in.taken();
     const uint8_t* fields = in.take(head.ladder.fields_bytes);
     const uint8_t* levels = in.take(head.ladder.levels_bytes);
     const uint8_t* escapes = in.take(head.ladder.escapes_bytes);
@@ -150,9 +151,14 @@ Status decode_sub_block(PayloadReader& in, const ModelledHead& head, const Dtype
         return Status::kLadderExponent;
     }
     const MergeFn merge = kernels().ladder->merge[static_cast<size_t>(dtype.split)];
-    const bool merged = merge(workspace.planes[0], m, tables.ladder, predicted, fields, escapes,
-                              head.ladder.n_escapes, words);
-    return merged ? Status::kOk : Status::kLadderEscapes;
+    MergeTarget target = places.target(m, workspace.words);
+    target.ahead = {escapes + head.ladder.escapes_bytes, in.taken() - before};
+    if (!merge(workspace.planes[0], m, tables.ladder, predicted, fields, escapes,
+               head.ladder.n_escapes, target)) {
+        return Status::kLadderEscapes;
+    }
+    places.put(target, m);
+    return Status::kOk;
 }
 
 }  // namespace
@@ -239,11 +245,10 @@ Status decode_modelled(PayloadReader& in, NormalRuns runs, uint32_t n_words,
         }
         if (const Status status =
                 decode_sub_block(in, head, dtype, tables, predictor.next(head.n_words),
-                                 workspace.words, workspace);
+                                 places, workspace);
             status != Status::kOk) {
             return status;
         }
-        places.put(workspace.words, head.n_words);
         done += head.n_words;
     }
     return Status::kOk;

@@ -98,6 +98,9 @@ public:
         summed_ = at_;
     }
 
+    // How many bytes are taken.
+    size_t taken() const noexcept { return at_; }
+
     // Takes the rest and returns the CRC32C of all bytes.
     uint32_t finish() noexcept {
         at_ = bytes_.size();

@@ -45,6 +45,18 @@ const uint8_t* gather(const uint8_t* words, NormalRuns& runs, uint32_t m, uint32
     }
 }
 
+MergeTarget Places::target(uint32_t m, uint8_t* scratch) const noexcept {
+    if (words_ == nullptr) {
+        return {scratch};
+    }
+    NormalRuns runs = runs_;
+    const Run run = runs.next(m);
+    uint8_t* words = words_ + size_t{run.first} * word_bytes_;
+    const bool fits =
+        run.n_words == m && reinterpret_cast<uintptr_t>(words) % kStreamAlignment == 0;
+    return {fits ? words : scratch, fits};
+}
+
 void Places::put(const uint8_t* from, uint32_t m) noexcept {
     while (words_ != nullptr && m > 0) {
         const Run run = runs_.next(m);
@@ -52,6 +64,14 @@ void Places::put(const uint8_t* from, uint32_t m) noexcept {
         stream_copy(words_ + size_t{run.first} * word_bytes_, from, n_bytes);
         from += n_bytes;
         m -= run.n_words;
+    }
+}
+
+void Places::put(const MergeTarget& target, uint32_t m) noexcept {
+    if (target.past_caches) {
+        runs_.next(m);
+    } else {
+        put(target.words, m);
     }
 }
 

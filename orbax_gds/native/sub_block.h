@@ -20,8 +20,15 @@ public:
     Places(uint8_t* words, NormalRuns runs, uint32_t word_bytes) noexcept
         : words_(words), runs_(runs), word_bytes_(word_bytes) {}
 
+    // Where the next m words are merged: in their place if that is one piece and can be streamed
+    // to, else in `scratch`.
+    MergeTarget target(uint32_t m, uint8_t* scratch) const noexcept;
+
     // Brings the next m words, which lie at `from`, to their places.
     void put(const uint8_t* from, uint32_t m) noexcept;
+
+    // The same for words that lie in a target.
+    void put(const MergeTarget& target, uint32_t m) noexcept;
 
 private:
     uint8_t* words_;

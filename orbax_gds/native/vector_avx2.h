@@ -30,6 +30,12 @@ struct Avx2 {
     static void store_whole(uint8_t* at, T v) noexcept {
         _mm256_storeu_si256(reinterpret_cast<T*>(at), v);
     }
+    // Past the caches, to a multiple of 16 bytes; fence() after the last.
+    static void stream_whole(uint8_t* at, T v) noexcept {
+        _mm_stream_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(v));
+        _mm_stream_si128(reinterpret_cast<__m128i*>(at) + 1, _mm256_extracti128_si256(v, 1));
+    }
+    static void fence() noexcept { _mm_sfence(); }
 
     static T splat(uint32_t byte) noexcept { return _mm256_set1_epi8(static_cast<char>(byte)); }
     // The same 16 bytes in every lane.

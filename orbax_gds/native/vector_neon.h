@@ -17,6 +17,9 @@ struct Neon {
     static void store(uint8_t* at, size_t, T v) noexcept { vst1q_u8(at, v); }
     static T load_whole(const uint8_t* at) noexcept { return vld1q_u8(at); }
     static void store_whole(uint8_t* at, T v) noexcept { vst1q_u8(at, v); }
+    // There is no such store.
+    static void stream_whole(uint8_t* at, T v) noexcept { store_whole(at, v); }
+    static void fence() noexcept {}
 
     static T splat(uint32_t byte) noexcept { return vdupq_n_u8(static_cast<uint8_t>(byte)); }
     static T table(const uint8_t* at) noexcept { return vld1q_u8(at); }

@@ -21,6 +21,10 @@ struct Sse42 {
     static void store_whole(uint8_t* at, T v) noexcept {
         _mm_storeu_si128(reinterpret_cast<T*>(at), v);
     }
+    static void stream_whole(uint8_t* at, T v) noexcept {
+        _mm_stream_si128(reinterpret_cast<T*>(at), v);
+    }
+    static void fence() noexcept { _mm_sfence(); }
 
     static T splat(uint32_t byte) noexcept { return _mm_set1_epi8(static_cast<char>(byte)); }
     static T table(const uint8_t* at) noexcept { return load_whole(at); }

@@ -166,6 +166,26 @@ void frames_that_change_are_safe() {
     }
 }
 
+// Words at a place that cannot be streamed to.
+void words_come_back_to_any_address() {
+    for (const std::string& isa : isas()) {
+        CHECK(use_kernels(isa.c_str()), isa);
+        for (uint8_t dtype : {uint8_t{16}, uint8_t{18}, uint8_t{20}}) {
+            const Bytes words = make_words(dtype, 40000, Look::kWeights, 5);
+            const Bytes frame = encode(words, dtype, {CodecChoice::kLadder, MapChoice::kNever});
+            FrameHeader header;
+            CHECK(read_frame_header(frame, header) == Status::kOk);
+            for (size_t offset : {1, 8, 16}) {
+                Bytes to(offset + words.size() + 1, 0xA5);
+                const std::span<uint8_t> place = std::span(to).subspan(offset, words.size());
+                CHECK(decode_frame(frame, header, place, workspace()) == Status::kOk, isa);
+                CHECK(std::equal(words.begin(), words.end(), place.begin()), isa, offset);
+                CHECK(to[offset - 1] == 0xA5 && to.back() == 0xA5, isa, offset);
+            }
+        }
+    }
+}
+
 void auto_never_grows_and_often_shrinks() {
     for (uint8_t dtype : {uint8_t{16}, uint8_t{18}}) {
         const size_t raw = size_t{40000} * dtype_of(dtype).container_bytes;
@@ -185,6 +205,7 @@ int main() {
     auto_never_grows_and_often_shrinks();
     reserved_bits_are_refused();
     frames_that_change_are_safe();
+    words_come_back_to_any_address();
     for (const std::string& isa : isas()) {
         CHECK(use_kernels(isa.c_str()), isa);
         for (uint8_t dtype : {uint8_t{10}, uint8_t{16}, uint8_t{18}}) {

@@ -137,13 +137,16 @@ void predicted_words_come_back(uint8_t id, uint32_t m, Look look, bool near) {
         CHECK(first.ranks.empty() || found == first, isa, int{id}, m, near);
         CHECK(!near || found.n_escapes == 0, isa, int{id}, m);
         first = found;
-        Bytes merged(words.size());
-        const auto merge = [&](uint32_t n_escapes) {
-            return kernel.merge[split](ranks, m, tables, prediction.data(), found.fields.data(),
-                                       found.escapes.data(), n_escapes, merged.data());
-        };
-        CHECK(merge(found.n_escapes) && merged == words, isa, int{id}, m, near);
-        CHECK(found.n_escapes == 0 || !merge(found.n_escapes - 1), isa, int{id}, m);
+        for (const bool past_caches : {false, true}) {
+            Bytes merged(words.size());
+            const auto merge = [&](uint32_t n_escapes) {
+                return kernel.merge[split](ranks, m, tables, prediction.data(),
+                                           found.fields.data(), found.escapes.data(), n_escapes,
+                                           {merged.data(), past_caches});
+            };
+            CHECK(merge(found.n_escapes) && merged == words, isa, int{id}, m, near, past_caches);
+            CHECK(found.n_escapes == 0 || !merge(found.n_escapes - 1), isa, int{id}, m);
+        }
     }
 }
 
