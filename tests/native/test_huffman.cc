@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "bytes.h"
-#include "check.h"
 #include "huffman.h"
-#include "samples.h"
+#include "laws.h"
 
 using namespace ogds;
 
@@ -27,15 +26,6 @@ uint64_t bits_of(const uint32_t (&occurrences)[kHuffmanBytes], const HuffmanLeng
     return bits;
 }
 
-// Bytes of which `n_values` occur, the first of them most often.
-Bytes make_bytes(uint32_t n, uint32_t n_values, Random& random) {
-    Bytes y(n);
-    for (uint8_t& byte : y) {
-        byte = static_cast<uint8_t>(random.below(1 + random.below(n_values)) * 37);
-    }
-    return y;
-}
-
 struct Coded {
     Bytes streams;
     uint32_t ends[kHuffmanStreams];
@@ -50,7 +40,8 @@ Coded encode_streams(const Bytes& y, const HuffmanLengths& lengths) {
     coded.complete =
         kernels().huffman->encode(y.data(), static_cast<uint32_t>(y.size()), table, streams);
     for (uint32_t s = 0; s < kHuffmanStreams; ++s) {
-        coded.streams.insert(coded.streams.end(), streams.of[s], streams.of[s] + streams.n_bytes[s]);
+        const uint8_t* stream = streams.of[s];
+        coded.streams.insert(coded.streams.end(), stream, stream + streams.n_bytes[s]);
         coded.ends[s] = static_cast<uint32_t>(coded.streams.size());
     }
     return coded;
@@ -83,10 +74,11 @@ void lengths_are_a_code_and_fit() {
         HuffmanLengths back;
         CHECK(read_lengths(header, kHuffmanBytes, back) == Status::kOk, round);
         CHECK(std::equal(back.of, back.of + kHuffmanBytes, lengths.of), round);
-        const uint32_t n_codes = static_cast<uint32_t>(
-            std::count_if(lengths.of, lengths.of + kHuffmanBytes, [](uint8_t n) { return n != 0; }));
-        const uint32_t n_present = static_cast<uint32_t>(std::count_if(
-            occurrences, occurrences + kHuffmanBytes, [](uint32_t n) { return n != 0; }));
+        const auto is_set = [](uint32_t n) { return n != 0; };
+        const auto n_codes = static_cast<uint32_t>(
+            std::count_if(lengths.of, lengths.of + kHuffmanBytes, is_set));
+        const auto n_present = static_cast<uint32_t>(
+            std::count_if(occurrences, occurrences + kHuffmanBytes, is_set));
         CHECK(n_codes == std::max(n_present, 2u), round, n_codes, n_present);
         for (uint32_t a = 0; a < kHuffmanBytes; ++a) {
             for (uint32_t b = 0; b < kHuffmanBytes; ++b) {
@@ -188,19 +180,6 @@ void any_bytes_are_safe_streams() {
     }
 }
 
-void comes_back(const Bytes& words, uint8_t dtype, const EncodeOptions& options) {
-    Bytes first;
-    for (const std::string& isa : isas()) {
-        CHECK(use_kernels(isa.c_str()), isa);
-        const Bytes frame = encode(words, dtype, options);
-        CHECK(first.empty() || frame == first, isa, int{dtype}, words.size());
-        first = frame;
-        const Decoded decoded = decode(frame);
-        CHECK(decoded.status == Status::kOk, status_text(decoded.status), isa, int{dtype});
-        CHECK(decoded.words == words, isa, int{dtype}, words.size());
-    }
-}
-
 void every_frame_comes_back() {
     for (const uint8_t dtype : all_dtypes()) {
         if (!is_huffman(dtype_of(dtype))) {
@@ -224,29 +203,19 @@ void every_frame_comes_back() {
     comes_back(words, 20, {CodecChoice::kMax});
 }
 
-void expect(Bytes frame, size_t at, uint8_t flipped, Status status) {
-    frame[at] = static_cast<uint8_t>(frame[at] ^ flipped);
-    seal(frame);
-    const Status found = decode(frame).status;
-    CHECK(found == status, at, status_text(found), status_text(status));
-}
-
 void malformed_frames_are_refused() {
     const EncodeOptions forced = {CodecChoice::kHuffman, MapChoice::kNever};
     const Bytes nibbles = encode(make_words(11, 500, Look::kRandom, 4), 11, forced);
     const size_t heads = kFrameHeaderBytes + kHuffmanHeaderBytes;
-    expect(nibbles, kFrameHeaderBytes, 1, Status::kHuffmanLengths);
-    expect(nibbles, kFrameHeaderBytes, 8, Status::kHuffmanLengths);
-    expect(nibbles, kFrameHeaderBytes + 8, 1, Status::kHuffmanLengths);  // 16 is no uint4
-    expect(nibbles, heads + 15, 0x80, Status::kPayloadShort);
+    is_refused(nibbles, kFrameHeaderBytes, 1, Status::kHuffmanLengths);
+    is_refused(nibbles, kFrameHeaderBytes, 8, Status::kHuffmanLengths);
+    is_refused(nibbles, kFrameHeaderBytes + 8, 1, Status::kHuffmanLengths);  // 16 is no uint4
+    is_refused(nibbles, heads + 15, 0x80, Status::kPayloadShort);
     Bytes moved = nibbles;
     moved[heads] = static_cast<uint8_t>(moved[heads] + 1);
     moved[heads + 2] = static_cast<uint8_t>(moved[heads + 2] - 1);
-    expect(moved, heads, 0, Status::kHuffmanStream);
-    Bytes other = encode(make_words(16, 50, Look::kRandom, 4), 16, {CodecChoice::kRaw});
-    other[4] = static_cast<uint8_t>(Codec::kHuffman);
-    seal(other);
-    CHECK(decode(other).status == Status::kHuffmanDtype);
+    is_refused(moved, heads, 0, Status::kHuffmanStream);
+    is_refused_as(Codec::kHuffman, 16, Status::kHuffmanDtype);
 }
 
 }  // namespace

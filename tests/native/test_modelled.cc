@@ -4,12 +4,11 @@
 #include <memory>
 
 #include "bytes.h"
-#include "check.h"
 #include "frame_info.h"
+#include "laws.h"
 #include "modelled.h"
 #include "modelled_cuts.h"
 #include "modelled_plan.h"
-#include "samples.h"
 
 using namespace ogds;
 
@@ -28,18 +27,9 @@ FrameInfo info_of(const Bytes& frame) {
     return info;
 }
 
-// The same frame from every kernel, decoded by every kernel.
 Bytes comes_back(const Bytes& words, uint8_t dtype, uint32_t columns,
                  const EncodeOptions& options = kAlways) {
-    Bytes first;
-    for (const std::string& isa : isas()) {
-        CHECK(use_kernels(isa.c_str()), isa);
-        const Bytes frame = encode(words, dtype, options, 0, columns);
-        CHECK(first.empty() || frame == first, isa, columns);
-        first = frame;
-        CHECK(decode(frame).words == words, isa, columns);
-    }
-    return first;
+    return ogds::comes_back(words, dtype, options, columns);
 }
 
 uint32_t word_at(const Bytes& words, size_t i, uint32_t word_bytes) {

@@ -1,4 +1,5 @@
-// Codec 4 as far as the core goes: planes of words and back, and what it does without the functions.
+// Codec 4 as far as the core goes: planes of words and back, and what it does without the
+// functions.
 #include "check.h"
 #include "samples.h"
 
