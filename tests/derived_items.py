@@ -1,4 +1,4 @@
-"""Items with derived shards, written by the NumPy reference, and the rule word for word."""
+"""Leaves that follow from others, the rule word for word, and items by the NumPy reference."""
 
 from pathlib import Path
 
@@ -8,13 +8,17 @@ import pytest
 
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Shard
+from orbax_gds.derived import Rule
 from orbax_gds.dtypes import Dtype, dtype_by_name, dtype_of, words_of
 from orbax_gds.errors import OgdsError
 from orbax_gds.item import Item
+from orbax_gds.manifest import LeafSpec
+from orbax_gds.testing import famous_words
 from orbax_gds.verifying import verify
 
 FP32, BF16 = dtype_by_name("float32"), dtype_by_name("bfloat16")
 COPY, ROUND = 1, 2
+SHAPE = (150, 220)  # more than is pooled, of bfloat16 too
 
 
 def write_item(
@@ -68,6 +72,38 @@ def rounded(array: np.ndarray) -> np.ndarray:
     nan = np.isnan(array)
     result.view(np.uint16)[nan] = (array.view(np.uint32)[nan] >> 16).astype(np.uint16) | 0x40
     return result
+
+
+def master(seed: int = 0, shape: tuple[int, ...] = SHAPE) -> np.ndarray:
+    """Weights, with every famous word among them: NaN payloads, -0.0, denormals, ties."""
+    array = np.asarray(np.random.default_rng(seed).normal(0, 0.02, shape), np.float32)
+    famous = np.concatenate([famous_words(FP32), famous_words(FP32) ^ 0x8000])
+    array.reshape(-1).view(np.uint32)[5 : 5 + famous.size] = famous[: max(0, array.size - 5)]
+    return array
+
+
+def flipped(array: np.ndarray, at: int = -1) -> np.ndarray:
+    """Return a copy with the lowest bit of a word turned."""
+    copy = array.copy()
+    words_of(copy)[at] ^= 1
+    return copy
+
+
+def derived_of(path: Path) -> list[tuple[str, str, Rule]]:
+    """Return (leaf, source, rule) of every derived shard of an item, by name."""
+    with Item(path) as item:
+        shards = [shard for stripe in item.stripes for shard in stripe.derived]
+        assert item.manifest.requires == (("derived",) if shards else ())
+        return [(item.leaf_name(s.leaf), item.leaf_name(s.source), s.rule) for s in shards]
+
+
+def specs_of(arrays: list[np.ndarray]) -> tuple[LeafSpec, ...]:
+    return tuple(
+        LeafSpec(
+            path=(("k", str(i)),), type="numpy.ndarray", dtype=array.dtype.name, shape=array.shape
+        )
+        for i, array in enumerate(arrays)
+    )
 
 
 def arrays_of(*dtypes: Dtype, shape: tuple[int, ...] = (4,)) -> list[np.ndarray]:
