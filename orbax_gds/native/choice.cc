@@ -135,13 +135,13 @@ Status encode_by_sample(const ChunkWords& chunk, const Dtype& dtype, int level, 
     return encode_raw(chunk.words, NormalRuns(chunk.map, chunk.n_words), dtype, out, 0);
 }
 
-// The bytes that kAuto's codecs are expected to take; 0 where only a try can say.
-size_t expected_bytes(const ChunkWords& chunk, const Dtype& dtype, int64_t bits,
-                      uint32_t total) noexcept {
+// The bytes that kAuto's codecs are expected to take for n_words words, given the bits of the
+// exponents of `total`; 0 where only a try can say.
+size_t expected_bytes(const Dtype& dtype, int64_t bits, uint32_t total,
+                      uint32_t n_words) noexcept {
     const int64_t all_bits = bits + int64_t{total} * rest_bits(dtype.split);
     return total == 0 ? 0
-                      : static_cast<size_t>(std::max<int64_t>(all_bits, 0)) *
-                            chunk.n_normal_words / total / 8;
+                      : static_cast<size_t>(std::max<int64_t>(all_bits, 0)) * n_words / total / 8;
 }
 
 // What an estimate may be off by, as a share of it: of plain weights, which a sample shows well,
@@ -168,46 +168,69 @@ Status encode_by_ans(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter&
             model = {static_cast<uint8_t>(plan.tables.ladder.emax), plan.tables.prediction};
         }
     }
-    expected = expected_bytes(chunk, dtype, bits, counts.total);
+    expected = expected_bytes(dtype, bits, counts.total, chunk.n_normal_words);
     expected -= expected / doubt;
     return encode_ans(chunk, dtype, model, out, workspace);
 }
 
-// Codes words of up to 8 bits by huffman. Leaves in `expected` what kAuto's codecs are expected to
-// take at least.
-Status encode_by_huffman(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter& out,
-                         Workspace& workspace, size_t& expected) noexcept {
-    expected = 0;
-    if (dtype.split != Split::kNone) {
-        ExponentCounts counts;
-        LadderTables tables;
-        sample_exponents(chunk.words, chunk.map, chunk.n_words, dtype, counts);
-        const auto bits = static_cast<int64_t>(choose_tables(counts, tables));
-        expected = expected_bytes(chunk, dtype, bits, counts.total);
-        expected -= expected / kPlainDoubt;
+// Whether kAuto's codecs may code words of up to 8 bits in fewer bytes than huffman. Of floats the
+// counts of bytes tell: what a ladder takes follows from those of the exponents.
+bool may_beat_huffman(const Dtype& dtype, const HuffmanPlan& plan, uint32_t n_words) noexcept {
+    if (dtype.split == Split::kNone) {
+        return true;
     }
-    return encode_huffman(chunk, dtype, out, workspace);
+    ExponentCounts counts = {dtype.split, {}, 0};
+    for (uint32_t y = 0; y < kHuffmanBytes; ++y) {
+        counts.of[y >> split_bits(dtype.split).mantissa & max_exponent(dtype.split)] +=
+            plan.occurrences[y];
+        counts.total += plan.occurrences[y];
+    }
+    LadderTables tables;
+    const auto bits = static_cast<int64_t>(choose_tables(counts, tables));
+    return expected_bytes(dtype, bits, counts.total, n_words) < plan.n_bytes;
 }
 
-// Codes words by ans or huffman or by kAuto's rules, whichever is smallest. Of floats the former
-// are tried first: a sample says whether anything else can be smaller.
-Status encode_smallest(const ChunkWords& chunk, const Dtype& dtype, int level, PayloadWriter& out,
-                       Workspace& workspace, Codec& codec) noexcept {
+// Codes words of up to 8 bits by huffman or by kAuto's rules, whichever is smaller.
+Status encode_smallest_bytes(const ChunkWords& chunk, const Dtype& dtype, int level,
+                             PayloadWriter& out, Workspace& workspace, Codec& codec) noexcept {
+    HuffmanPlan plan;
+    plan_huffman(chunk, dtype, plan, workspace);
     const size_t raw = raw_bytes(dtype, chunk.n_normal_words);
-    if (!(is_modelled(dtype.split) || is_huffman(dtype)) || raw == 0) {
+    if (plan.n_bytes >= raw) {
         return encode_by_sample(chunk, dtype, level, out, workspace, codec);
     }
+    if (may_beat_huffman(dtype, plan, chunk.n_normal_words)) {
+        PayloadWriter other = out;
+        other.limit_rest(plan.n_bytes - 1);
+        const Status status = encode_by_sample(chunk, dtype, level, other, workspace, codec);
+        if (status != Status::kNoSpace) {
+            out = other;
+            return status;
+        }
+    }
+    PayloadWriter huffman = out;
+    huffman.limit_rest(raw - 1);
+    if (encode_huffman(chunk, dtype, plan, huffman, workspace) != Status::kOk) {
+        return encode_by_sample(chunk, dtype, level, out, workspace, codec);
+    }
+    out = huffman;
+    codec = Codec::kHuffman;
+    return Status::kOk;
+}
+
+// Codes words with a split by ans or by kAuto's rules, whichever is smaller. The former is tried
+// first: a sample says whether anything else can be smaller.
+Status encode_smallest_floats(const ChunkWords& chunk, const Dtype& dtype, int level,
+                              PayloadWriter& out, Workspace& workspace, Codec& codec) noexcept {
     const PayloadWriter before = out;
-    const auto encode_bytes = [&](size_t& expected) noexcept {
-        out = before;
-        out.limit_rest(raw - 1);
-        const bool by_ans = is_modelled(dtype.split);
-        codec = by_ans ? Codec::kAns : Codec::kHuffman;
-        return by_ans ? encode_by_ans(chunk, dtype, out, workspace, expected)
-                      : encode_by_huffman(chunk, dtype, out, workspace, expected);
-    };
     size_t expected = 0;
-    if (encode_bytes(expected) != Status::kOk) {
+    const auto by_ans = [&]() noexcept {
+        out = before;
+        out.limit_rest(raw_bytes(dtype, chunk.n_normal_words) - 1);
+        codec = Codec::kAns;
+        return encode_by_ans(chunk, dtype, out, workspace, expected);
+    };
+    if (by_ans() != Status::kOk) {
         out = before;
         return encode_by_sample(chunk, dtype, level, out, workspace, codec);
     }
@@ -217,9 +240,9 @@ Status encode_smallest(const ChunkWords& chunk, const Dtype& dtype, int level, P
     }
     PayloadWriter other = before;
     other.limit_rest(n_bytes - 1);
-    Status status = encode_by_sample(chunk, dtype, level, other, workspace, codec);
+    const Status status = encode_by_sample(chunk, dtype, level, other, workspace, codec);
     if (status == Status::kNoSpace) {
-        return encode_bytes(expected);  // the other try has overwritten it
+        return by_ans();  // the other try has overwritten it
     }
     out = other;
     return status;
@@ -278,7 +301,9 @@ Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOpt
     }
     if (options.codec == CodecChoice::kHuffman) {
         codec = Codec::kHuffman;
-        return encode_huffman(chunk, dtype, out, workspace);
+        HuffmanPlan plan;
+        plan_huffman(chunk, dtype, plan, workspace);
+        return encode_huffman(chunk, dtype, plan, out, workspace);
     }
     if (options.codec == CodecChoice::kAuto) {
         return encode_by_sample(chunk, dtype, level, out, workspace, codec);
@@ -287,8 +312,14 @@ Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOpt
         n_normal <= kFewWords) {
         return encode_each_way(chunk, dtype, out, workspace, codec);
     }
+    if (options.codec == CodecChoice::kMax && is_huffman(dtype) && n_normal != 0) {
+        return encode_smallest_bytes(chunk, dtype, level, out, workspace, codec);
+    }
+    if (options.codec == CodecChoice::kMax && is_modelled(dtype.split) && n_normal != 0) {
+        return encode_smallest_floats(chunk, dtype, level, out, workspace, codec);
+    }
     if (options.codec == CodecChoice::kMax) {
-        return encode_smallest(chunk, dtype, level, out, workspace, codec);
+        return encode_by_sample(chunk, dtype, level, out, workspace, codec);
     }
     if (options.codec == CodecChoice::kFast && dtype.split != Split::kNone && n_normal != 0) {
         return encode_floats_fast(chunk, dtype, out, workspace, codec);

@@ -36,14 +36,49 @@ const uint8_t* next_bytes(const ChunkWords& chunk, NormalRuns& runs, uint32_t m,
     return workspace.bytes;
 }
 
-// Bits of all codes together.
-uint64_t coded_bits(const uint32_t (&occurrences)[kHuffmanBytes],
-                    const HuffmanLengths& lengths) noexcept {
-    uint64_t bits = 0;
-    for (uint32_t y = 0; y < kHuffmanBytes; ++y) {
-        bits += uint64_t{occurrences[y]} * lengths.of[y];
+// Of more words a sample is counted: the first ones of each sub-block, so many.
+constexpr uint32_t kAllWords = 4 * kSubBlockWords;
+constexpr uint32_t kSampledWords = kSubBlockWords / 8;
+
+// Adds up how often bytes of the set occur. Hardly any does: most pieces have none.
+void count_rare(const uint8_t* y, uint32_t m, const ByteSet& rare,
+                uint32_t (&occurrences)[kHuffmanBytes]) noexcept {
+    constexpr uint32_t kPiece = 512;
+    for (uint32_t i = 0; i < m; i += kPiece) {
+        const uint32_t n = std::min(kPiece, m - i);
+        if (kernels().huffman->has_any(y + i, n, rare)) {
+            for (uint32_t k = i; k < i + n; ++k) {
+                occurrences[y[k]] += rare.has(y[k]) ? 1 : 0;
+            }
+        }
     }
-    return bits;
+}
+
+// How often each byte occurs, about so if there are many words; every byte that does is found.
+void count(const ChunkWords& chunk, const Dtype& dtype, Workspace& workspace,
+           uint32_t (&occurrences)[kHuffmanBytes]) noexcept {
+    const bool all = chunk.n_normal_words <= kAllWords;
+    NormalRuns runs(chunk.map, chunk.n_words);
+    each_sub_block(chunk.n_normal_words, [&](uint32_t m) {
+        const uint8_t* y = next_bytes(chunk, runs, m, dtype, workspace);
+        kernels().ans->count_bytes(y, all ? m : std::min(m, kSampledWords), occurrences);
+        return Status::kOk;
+    });
+    if (all) {
+        return;
+    }
+    ByteSet rare;
+    for (uint32_t y = 0; y < kHuffmanBytes; ++y) {
+        if (occurrences[y] == 0) {
+            rare.add(y);
+        }
+        occurrences[y] *= kSubBlockWords / kSampledWords;
+    }
+    runs = NormalRuns(chunk.map, chunk.n_words);
+    each_sub_block(chunk.n_normal_words, [&](uint32_t m) {
+        count_rare(next_bytes(chunk, runs, m, dtype, workspace), m, rare, occurrences);
+        return Status::kOk;
+    });
 }
 
 // The words are read twice: should someone write to them, this finds bytes that the first pass did
@@ -99,26 +134,37 @@ Status read_huffman_head(PayloadReader& in, uint32_t (&ends)[kHuffmanStreams]) n
     return Status::kOk;
 }
 
-Status encode_huffman(const ChunkWords& chunk, const Dtype& dtype, PayloadWriter& out,
-                      Workspace& workspace) noexcept {
+void plan_huffman(const ChunkWords& chunk, const Dtype& dtype, HuffmanPlan& plan,
+                  Workspace& workspace) noexcept {
+    plan = {};
+    if (chunk.n_normal_words == 0) {
+        return;
+    }
+    count(chunk, dtype, workspace, plan.occurrences);
+    fit_lengths(plan.occurrences, plan.lengths);
+    uint64_t n_words = 0;
+    uint64_t bits = 0;
+    for (uint32_t y = 0; y < kHuffmanBytes; ++y) {
+        n_words += plan.occurrences[y];
+        bits += uint64_t{plan.occurrences[y]} * plan.lengths.of[y];
+    }
+    plan.n_bytes = kHuffmanHeaderBytes +
+                   kHuffmanHeadBytes * ceil_div(chunk.n_normal_words, kSubBlockWords) +
+                   bits * chunk.n_normal_words / n_words / 8;
+}
+
+Status encode_huffman(const ChunkWords& chunk, const Dtype& dtype, const HuffmanPlan& plan,
+                      PayloadWriter& out, Workspace& workspace) noexcept {
     if (chunk.n_normal_words == 0) {
         return Status::kOk;
     }
-    uint32_t occurrences[kHuffmanBytes] = {};
-    NormalRuns runs(chunk.map, chunk.n_words);
-    each_sub_block(chunk.n_normal_words, [&](uint32_t m) {
-        kernels().ans->count_bytes(next_bytes(chunk, runs, m, dtype, workspace), m, occurrences);
-        return Status::kOk;
-    });
-    HuffmanLengths lengths;
-    fit_lengths(occurrences, lengths);
     uint8_t* header = out.reserve(kHuffmanHeaderBytes);
-    if (header == nullptr || coded_bits(occurrences, lengths) / 8 > out.room()) {
-        return Status::kNoSpace;  // before all is coded in vain
+    if (header == nullptr) {
+        return Status::kNoSpace;
     }
-    write_lengths(lengths, header);
-    build_table(lengths, workspace.huffman.encode);
-    runs = NormalRuns(chunk.map, chunk.n_words);
+    write_lengths(plan.lengths, header);
+    build_table(plan.lengths, workspace.huffman.encode);
+    NormalRuns runs(chunk.map, chunk.n_words);
     return each_sub_block(chunk.n_normal_words, [&](uint32_t m) {
         return encode_sub_block(next_bytes(chunk, runs, m, dtype, workspace), m, out, workspace);
     });

@@ -1,6 +1,7 @@
 // The loops of codec 5 over one way to take bits: B::low(value) is the low 11 bits of a value,
 // B::n_above(value) the number of zeros above the highest 1, and B::above(value, n) what is left
-// of it without its low n bits, where of n only the low 6 bits count.
+// of it without its low n bits, where of n only the low 6 bits count. And one way to look for bytes
+// of a set, B::has_any.
 //
 // Include only from files of one instruction set.
 #pragma once
@@ -18,59 +19,59 @@ constexpr uint32_t kPutAtOnce = 4;
 constexpr uint32_t kPutWords = kHuffmanStreams * kPutAtOnce;
 
 // A stream that grows. The newest bits are on top of `held`; below what is not yet written lies
-// anything. The low byte of `n` is their number; above it lies anything, too.
+// anything. The low byte of `n` is their number; above are the bytes without a code in units of
+// kUncoded, and above those lies anything.
 struct Growing {
     uint64_t held;
     uint64_t n;
     uint8_t* at;
-    uint64_t any = 0;  // every n that was flushed, ORed: kUncoded and the bits above show
+};
+
+// Two codes, one behind the other, as one; the low byte is the length of both.
+struct Pair {
+    uint64_t bits;
+    uint64_t n;
 };
 
 template <class B>
-inline void put(Growing& stream, uint64_t code) noexcept {
-    stream.held = B::above(stream.held, code) | code;
-    stream.n += code;
+inline Pair join(uint64_t first, uint64_t second) noexcept {
+    return {B::above(first, second) | second, first + second};
 }
 
-// At most 51 bits are held; 7 at most remain.
+template <class B>
+inline void put(Growing& stream, Pair codes) noexcept {
+    stream.held = B::above(stream.held, codes.n) | codes.bits;
+    stream.n += codes.n;
+}
+
+// At most 51 bits are held, above the lengths of codes; 7 at most remain.
 template <class B>
 inline void flush(Growing& stream) noexcept {
-    const uint64_t n = stream.n & 0xFF;
-    stream.any |= stream.n;
-    store_u64le(stream.at, B::above(stream.held, 0 - n));
-    stream.at += n / 8;
-    stream.n = n % 8;
+    store_u64le(stream.at, B::above(stream.held, 0 - stream.n));
+    stream.at += (stream.n & 0xFF) / 8;
+    stream.n &= ~uint64_t{0xF8};
 }
 
 template <class B>
 inline void put_four(Growing& stream, const uint8_t* y, const uint64_t* code_of) noexcept {
-    put<B>(stream, code_of[y[3 * kHuffmanStreams]]);
-    put<B>(stream, code_of[y[2 * kHuffmanStreams]]);
-    put<B>(stream, code_of[y[kHuffmanStreams]]);
-    put<B>(stream, code_of[y[0]]);
+    put<B>(stream, join<B>(code_of[y[3 * kHuffmanStreams]], code_of[y[2 * kHuffmanStreams]]));
+    put<B>(stream, join<B>(code_of[y[kHuffmanStreams]], code_of[y[0]]));
     flush<B>(stream);
 }
 
-// Four streams at once: their sums do not wait for each other.
+// Two streams at once, which fit into registers.
 template <class B>
-void put_groups(const uint8_t* y, uint32_t n_groups, const uint64_t* code_of,
-                Growing (&streams)[kHuffmanStreams], uint32_t first) noexcept {
-    Growing a = streams[first];
-    Growing b = streams[first + 1];
-    Growing c = streams[first + 2];
-    Growing d = streams[first + 3];
-    for (const uint8_t* group = y + size_t{n_groups} * kPutWords + first; n_groups > 0;
-         --n_groups) {
+void put_groups(const uint8_t* y, uint32_t n_groups, const uint64_t* code_of, Growing& first,
+                Growing& second) noexcept {
+    Growing a = first;
+    Growing b = second;
+    for (const uint8_t* group = y + size_t{n_groups} * kPutWords; group != y;) {
         group -= kPutWords;
         put_four<B>(a, group, code_of);
         put_four<B>(b, group + 1, code_of);
-        put_four<B>(c, group + 2, code_of);
-        put_four<B>(d, group + 3, code_of);
     }
-    streams[first] = a;
-    streams[first + 1] = b;
-    streams[first + 2] = c;
-    streams[first + 3] = d;
+    first = a;
+    second = b;
 }
 
 template <class B>
@@ -80,21 +81,29 @@ bool encode_huffman(const uint8_t* y, uint32_t m, const HuffmanEncodeTable& tabl
     for (uint32_t s = 0; s < kHuffmanStreams; ++s) {
         growing[s] = {0, 0, streams.of[s]};
     }
-    const uint32_t n_groups = m / kPutWords;
-    for (uint32_t i = m; i > n_groups * kPutWords; --i) {
+    for (uint32_t i = m; i > m - m % kPutWords; --i) {
         Growing& stream = growing[(i - 1) % kHuffmanStreams];
-        put<B>(stream, table.of_byte[y[i - 1]]);
+        const uint64_t code = table.of_byte[y[i - 1]];
+        put<B>(stream, {code, code});
         flush<B>(stream);
     }
-    put_groups<B>(y, n_groups, table.of_byte, growing, 0);
-    put_groups<B>(y, n_groups, table.of_byte, growing, 4);
-    uint64_t any = 0;
-    for (uint32_t s = 0; s < kHuffmanStreams; ++s) {
-        any |= growing[s].any;
-        const auto whole = static_cast<uint32_t>(growing[s].at - streams.of[s]);
-        streams.n_bytes[s] = whole + (growing[s].n != 0 ? 1 : 0);
+    // So many that they stay in a first-level cache for all streams.
+    constexpr uint32_t kGroupsAtOnce = 256;
+    for (uint32_t left = m / kPutWords; left > 0;) {
+        const uint32_t n = left < kGroupsAtOnce ? left : kGroupsAtOnce;
+        left -= n;
+        for (uint32_t s = 0; s < kHuffmanStreams; s += 2) {
+            put_groups<B>(y + size_t{left} * kPutWords + s, n, table.of_byte, growing[s],
+                          growing[s + 1]);
+        }
     }
-    return (any & (7 * kUncoded)) == 0;
+    uint64_t uncoded = 0;
+    for (uint32_t s = 0; s < kHuffmanStreams; ++s) {
+        uncoded |= growing[s].n & kAnyUncoded;
+        const auto whole = static_cast<uint32_t>(growing[s].at - streams.of[s]);
+        streams.n_bytes[s] = whole + ((growing[s].n & 0xFF) != 0 ? 1 : 0);
+    }
+    return uncoded == 0;
 }
 
 // --- decoding ------------------------------------------------------------------------------------
@@ -247,7 +256,7 @@ bool decode_huffman(const uint8_t* streams, const uint32_t (&ends)[kHuffmanStrea
 
 template <class B>
 constexpr HuffmanKernels huffman_kernels() noexcept {
-    return {encode_huffman<B>, decode_huffman<B>};
+    return {B::has_any, encode_huffman<B>, decode_huffman<B>};
 }
 
 }  // namespace

@@ -12,6 +12,13 @@ struct PortableBits {
         return static_cast<uint64_t>(__builtin_clzll(value));
     }
     static uint64_t above(uint64_t value, uint64_t n) noexcept { return value >> (n & 63); }
+    static bool has_any(const uint8_t* y, uint32_t n, const ByteSet& set) noexcept {
+        bool any = false;
+        for (uint32_t i = 0; i < n; ++i) {
+            any |= set.has(y[i]);
+        }
+        return any;
+    }
 };
 
 }  // namespace

@@ -120,6 +120,23 @@ void streams_come_back() {
     }
 }
 
+void sets_are_found() {
+    Random random(8);
+    for (uint32_t round = 0; round < 200; ++round) {
+        ByteSet set;
+        for (uint32_t i = 0, n = random.below(4); i < n; ++i) {
+            set.add(random.below(kHuffmanBytes));
+        }
+        const Bytes y = make_bytes(random.below(100), kHuffmanBytes, random);
+        const bool any = std::any_of(y.begin(), y.end(), [&](uint8_t b) { return set.has(b); });
+        for (const std::string& isa : isas()) {
+            CHECK(use_kernels(isa.c_str()), isa);
+            const auto n = static_cast<uint32_t>(y.size());
+            CHECK(kernels().huffman->has_any(y.data(), n, set) == any, isa, round);
+        }
+    }
+}
+
 // Every byte takes the most bits that a refill must hold.
 void rare_bytes_come_back() {
     HuffmanLengths lengths = {};
@@ -203,6 +220,21 @@ void every_frame_comes_back() {
     comes_back(words, 20, {CodecChoice::kMax});
 }
 
+// Of many words a sample is counted: bytes that it does not see come back, too.
+void unsampled_bytes_come_back() {
+    Bytes words = make_words(20, 5 * kSubBlockWords + 700, Look::kWeights, 7);
+    for (size_t i = 0; i < words.size(); ++i) {
+        words[i] = static_cast<uint8_t>(words[i] % 64);
+    }
+    for (uint32_t y = 64; y < kHuffmanBytes; ++y) {
+        words[kSubBlockWords - 1 - 97 * (y - 64)] = static_cast<uint8_t>(y);
+    }
+    comes_back(words, 20, {CodecChoice::kHuffman});
+    comes_back(words, 20, {CodecChoice::kMax});
+    const size_t bytes = encode(words, 20, {CodecChoice::kHuffman}).size();
+    CHECK(bytes < words.size());
+}
+
 void malformed_frames_are_refused() {
     const EncodeOptions forced = {CodecChoice::kHuffman, MapChoice::kNever};
     const Bytes nibbles = encode(make_words(11, 500, Look::kRandom, 4), 11, forced);
@@ -224,6 +256,8 @@ int main() {
     lengths_are_a_code_and_fit();
     streams_come_back();
     rare_bytes_come_back();
+    sets_are_found();
+    unsampled_bytes_come_back();
     bytes_without_a_code_are_found();
     any_bytes_are_safe_streams();
     every_frame_comes_back();
