@@ -17,4 +17,9 @@ uint32_t crc32c_armv8(const uint8_t* data, size_t n, uint32_t value) noexcept {
     return ~crc;
 }
 
+uint32_t crc32c_copy_armv8(uint8_t* to, const uint8_t* from, size_t n, uint32_t value) noexcept {
+    __builtin_memcpy(to, from, n);
+    return crc32c_armv8(from, n, value);
+}
+
 }  // namespace ogds

@@ -25,25 +25,35 @@ inline __m128i multiply(uint64_t crc, uint32_t factor) noexcept {
                                 _mm_cvtsi32_si128(static_cast<int>(factor)), 0);
 }
 
+constexpr uint32_t kLaneBytes = 1024;
+
 // Asks for the bytes one round ahead: a decoder meets its input here, and what follows this call is
 // what it reads next. Addresses past the end are allowed, they fetch nothing that is not mapped.
-inline void prefetch_round(const uint8_t* at, uint32_t lane_bytes) noexcept {
+inline void prefetch_round(const uint8_t* at) noexcept {
     for (uint32_t lane = 3; lane < 6; ++lane) {
-        __builtin_prefetch(at + lane * lane_bytes);
+        __builtin_prefetch(at + lane * kLaneBytes);
     }
 }
 
-// Consumes three lanes of kLaneBytes each per round.
-template <uint32_t kLaneBytes>
-inline uint64_t run_lanes(uint64_t crc, const uint8_t*& data, size_t& n) noexcept {
+inline void stream_line(uint8_t* to, const uint8_t* from) noexcept {
+    for (uint32_t i = 0; i < 64; i += 16) {
+        _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
+                         _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
+    }
+}
+
+// Consumes three lanes of kLaneBytes each per round; before it reads a line of each, line(at) with
+// the first of the three.
+template <uint32_t kLaneBytes, class Line>
+inline uint64_t run_lanes(uint64_t crc, const uint8_t*& data, size_t& n, Line line) noexcept {
     constexpr uint32_t kShiftTwo = shift_by(2 * kLaneBytes);
     constexpr uint32_t kShiftOne = shift_by(kLaneBytes);
     for (; n >= 3 * kLaneBytes; data += 3 * kLaneBytes, n -= 3 * kLaneBytes) {
         uint64_t second = 0;
         uint64_t third = 0;
         for (uint32_t i = 0; i < kLaneBytes; i += 8) {
-            if (kLaneBytes >= 1024 && i % 64 == 0) {
-                prefetch_round(data + i, kLaneBytes);
+            if (i % 64 == 0) {
+                line(data + i);
             }
             crc = _mm_crc32_u64(crc, load_u64le(data + i));
             second = _mm_crc32_u64(second, load_u64le(data + kLaneBytes + i));
@@ -59,8 +69,8 @@ inline uint64_t run_lanes(uint64_t crc, const uint8_t*& data, size_t& n) noexcep
 
 uint32_t crc32c_sse42(const uint8_t* data, size_t n, uint32_t value) noexcept {
     uint64_t crc = static_cast<uint32_t>(~value);
-    crc = run_lanes<1024>(crc, data, n);
-    crc = run_lanes<128>(crc, data, n);
+    crc = run_lanes<kLaneBytes>(crc, data, n, prefetch_round);
+    crc = run_lanes<128>(crc, data, n, [](const uint8_t*) {});
     for (; n >= 8; data += 8, n -= 8) {
         crc = _mm_crc32_u64(crc, load_u64le(data));
     }
@@ -68,6 +78,31 @@ uint32_t crc32c_sse42(const uint8_t* data, size_t n, uint32_t value) noexcept {
         crc = _mm_crc32_u8(static_cast<uint32_t>(crc), *data);
     }
     return ~static_cast<uint32_t>(crc);
+}
+
+uint32_t crc32c_copy_sse42(uint8_t* to, const uint8_t* from, size_t n, uint32_t value) noexcept {
+    if (n >= 4 * kLaneBytes) {
+        const size_t head = -reinterpret_cast<uintptr_t>(to) % 64;
+        __builtin_memcpy(to, from, head);
+        value = crc32c_sse42(from, head, value);
+        to += head;
+        from += head;
+        n -= head;
+        // Both kinds of work go on at the same time: one waits for memory, the other does not.
+        const uint8_t* data = from;
+        uint64_t crc = static_cast<uint32_t>(~value);
+        crc = run_lanes<kLaneBytes>(crc, data, n, [=](const uint8_t* line) {
+            for (uint32_t lane = 0; lane < 3; ++lane) {
+                stream_line(to + (line - from) + lane * kLaneBytes, line + lane * kLaneBytes);
+            }
+        });
+        _mm_sfence();
+        value = ~static_cast<uint32_t>(crc);
+        to += data - from;
+        from = data;
+    }
+    __builtin_memcpy(to, from, n);
+    return crc32c_sse42(from, n, value);
 }
 
 }  // namespace ogds

@@ -14,6 +14,7 @@ namespace ogds {
 struct Kernels {
     const char* name;
     Crc32cFn crc32c;
+    Crc32cCopyFn crc32c_copy;
     const LadderKernels* ladder;
     const AnsKernels* ans;
     const AnsWordKernels* ans_words;

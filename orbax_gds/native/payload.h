@@ -7,7 +7,6 @@
 #include <span>
 
 #include "isa.h"
-#include "stream_copy.h"
 
 namespace ogds {
 
@@ -55,11 +54,7 @@ public:
         if (to == nullptr) {
             return false;
         }
-        for (size_t done = 0; done < n; done += kAppendStep) {
-            const size_t n_here = n - done < kAppendStep ? n - done : kAppendStep;
-            crc_ = kernels().crc32c(bytes + done, n_here, crc_);
-            stream_copy(to + done, bytes + done, n_here);
-        }
+        crc_ = kernels().crc32c_copy(to, bytes, n, crc_);
         summed_ = at_;
         return true;
     }
@@ -68,10 +63,6 @@ public:
     uint32_t crc() const noexcept { return crc_; }
 
 private:
-    // Checksummed and then copied: less than half of a first-level cache, and whole rounds of the
-    // checksum.
-    static constexpr size_t kAppendStep = 12288;
-
     std::span<uint8_t> out_;
     size_t limit_;
     size_t at_ = 0;

@@ -56,6 +56,13 @@ uint32_t crc32c_and_change(const uint8_t* data, size_t n, uint32_t crc) noexcept
     return result;
 }
 
+uint32_t crc32c_copy_and_change(uint8_t* to, const uint8_t* from, size_t n,
+                                uint32_t crc) noexcept {
+    const uint32_t result = crc32c_and_change(from, n, crc);
+    std::memcpy(to, from, n);
+    return result;
+}
+
 uint32_t split_and_change(const uint8_t* words, uint32_t m, const LadderTables& tables,
                           const uint8_t* prediction, uint8_t* fields, RankPlanes& ranks,
                           uint8_t* escapes) noexcept {
@@ -101,6 +108,7 @@ public:
         }
         ans_.count_bytes = count_and_change;
         table_.crc32c = crc32c_and_change;
+        table_.crc32c_copy = crc32c_copy_and_change;
         table_.ladder = &ladder_;
         table_.ans = &ans_;
         table_.ans_words = &ans_words_;

@@ -1,4 +1,5 @@
 // CRC32C: every version is the bit-by-bit definition, for any length, start and split.
+#include <algorithm>
 #include <cstring>
 
 #include "check.h"
@@ -38,6 +39,19 @@ void equals_the_definition(size_t n) {
     CHECK(kernels().crc32c(bytes.data() + cut, n - cut, first) == expected, kernels().name, n);
 }
 
+// Copying checksums the same bytes and writes these and no others.
+void copies_what_it_checksums(size_t n, size_t offset) {
+    const Bytes bytes = random_bytes(offset + n);
+    Bytes to(n + offset + 1, 0xA5);
+    const uint32_t expected = crc32c_table(bytes.data() + offset, n, 5);
+    const uint32_t crc =
+        kernels().crc32c_copy(to.data() + offset, bytes.data() + offset, n, 5);
+    CHECK(crc == expected, kernels().name, n, offset);
+    CHECK(std::memcmp(to.data() + offset, bytes.data() + offset, n) == 0, kernels().name, n);
+    CHECK(std::count(to.begin(), to.begin() + static_cast<ptrdiff_t>(offset), 0xA5) ==
+              static_cast<ptrdiff_t>(offset) && to.back() == 0xA5, kernels().name, n, offset);
+}
+
 }  // namespace
 
 int main() {
@@ -50,6 +64,11 @@ int main() {
         }
         for (size_t n : {3071u, 3072u, 3073u, 3456u, 6144u, 10000u, 65537u}) {
             equals_the_definition(n);
+        }
+        for (size_t n : {0u, 63u, 4095u, 4096u, 4159u, 6200u, 40000u}) {
+            for (size_t offset : {0u, 1u, 17u, 63u}) {
+                copies_what_it_checksums(n, offset);
+            }
         }
     }
     CHECK(!use_kernels("no such kernels"));
