@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "byte_counts.h"
 #include "bytes.h"
 #include "isa.h"
 #include "sub_block.h"
@@ -67,19 +68,19 @@ Status each_sub_block(uint32_t n_words, Use use) noexcept {
     return Status::kOk;
 }
 
-// The counts of all bytes y of the chunk, and whether no word has a sign.
+// The counts of the bytes y of the chunk, and whether no word has a sign.
 void survey(const ChunkWords& chunk, const Dtype& dtype, Workspace& workspace,
             AnsHeader& header) noexcept {
-    uint32_t occurrences[kAnsBytes] = {};
+    ByteCounts counts;
     uint32_t any_rest = 0;
     Splitter splitter(chunk, dtype, header.model, workspace);
     each_sub_block(chunk.n_normal_words, [&](uint32_t m) {
         const Parts parts = splitter.next(m);
-        kernels().ans->count_bytes(parts.y, m, occurrences);
+        counts.add(parts.y, m);
         any_rest |= parts.any_rest;
         return Status::kOk;
     });
-    fit_counts(occurrences, header.counts);
+    fit_counts(counts.of(), header.counts);
     header.no_signs = any_rest >> (ans_rest_bits(dtype.split) - 1) == 0;
 }
 
@@ -107,7 +108,8 @@ Status encode_sub_block(const Parts& parts, uint32_t m, const Dtype& dtype, bool
     uint8_t* stream_end = workspace.ans.stream + sizeof workspace.ans.stream;
     const size_t stream_bytes =
         kernels().ans->encode_stream(parts.y, m, workspace.ans.encode, stream_end);
-    if (stream_bytes == 0 || parts.any_rest >> rest_bits_of(dtype, no_signs) != 0) {
+    if (kernels().huffman->has_any(parts.y, m, workspace.ans.encode.unknown) ||
+        parts.any_rest >> rest_bits_of(dtype, no_signs) != 0) {
         return Status::kWordsChanged;
     }
     uint8_t* head = out.reserve(kAnsHeadBytes);

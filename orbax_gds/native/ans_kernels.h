@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "byte_set.h"
 #include "ladder_kernels.h"
 
 namespace ogds {
@@ -34,17 +35,14 @@ struct AnsEncodeTable {
     };
     Byte of_byte[kAnsBytes];
     uint16_t next[kAnsStates];
+    ByteSet unknown;  // these write no bits and go on to any state
 };
-
-// In `bits` of a byte that the table does not know, which writes none and goes on to any state; 0
-// in those of all others.
-inline constexpr uint32_t kUnknownByte = 1;
 
 // Adds to counts[y] how often each y occurs among n bytes, n < 2^32.
 using CountBytesFn = void (*)(const uint8_t* y, size_t n, uint32_t* counts) noexcept;
 
-// Writes the stream of m bytes so that it ends at `end`; returns its length, or 0 if the table does
-// not know all of them. Before `end` lie kMaxStreamBytes + 8 bytes.
+// Writes the stream of m bytes so that it ends at `end`; returns its length. One of bytes that the
+// table does not know does not bring them back. Before `end` lie kMaxStreamBytes + 8 bytes.
 using EncodeStreamFn = size_t (*)(const uint8_t* y, uint32_t m, const AnsEncodeTable& table,
                                   uint8_t* end) noexcept;
 

@@ -71,12 +71,9 @@ private:
     uint32_t n_held_ = 0;
 };
 
-// Leaves kUnknownByte in `any` if the table does not know the byte.
 template <class B>
-inline Bits encode_byte(uint8_t y, const AnsEncodeTable& table, uint32_t& state,
-                        uint32_t& any) noexcept {
+inline Bits encode_byte(uint8_t y, const AnsEncodeTable& table, uint32_t& state) noexcept {
     const AnsEncodeTable::Byte& byte = table.of_byte[y];
-    any |= byte.bits;
     const uint32_t n = (state + byte.bits) >> 16;
     const Bits bits = {B::low(state, n), n};
     state = table.next[(state >> (n & 31)) + byte.first];
@@ -85,11 +82,11 @@ inline Bits encode_byte(uint8_t y, const AnsEncodeTable& table, uint32_t& state,
 
 template <class B>
 inline Bits encode_four(const uint8_t* y, const AnsEncodeTable& table, uint32_t& a, uint32_t& b,
-                        uint32_t& c, uint32_t& d, uint32_t& any) noexcept {
-    const Bits high = encode_byte<B>(y[3], table, d, any);
-    const Bits third = encode_byte<B>(y[2], table, c, any);
-    const Bits second = encode_byte<B>(y[1], table, b, any);
-    const Bits low = encode_byte<B>(y[0], table, a, any);
+                        uint32_t& c, uint32_t& d) noexcept {
+    const Bits high = encode_byte<B>(y[3], table, d);
+    const Bits third = encode_byte<B>(y[2], table, c);
+    const Bits second = encode_byte<B>(y[1], table, b);
+    const Bits low = encode_byte<B>(y[0], table, a);
     return join(join(low, second), join(third, high));
 }
 
@@ -102,25 +99,23 @@ size_t encode_stream(const uint8_t* y, uint32_t m, const AnsEncodeTable& table,
         state = kAnsStates;
     }
     BitsBelow out(end);
-    uint32_t any = 0;
     uint32_t i = m;
     while (i % kAnsLanes != 0) {
         --i;
-        out.put(encode_byte<B>(y[i], table, s[i % kAnsLanes], any));
+        out.put(encode_byte<B>(y[i], table, s[i % kAnsLanes]));
     }
     uint32_t s0 = s[0], s1 = s[1], s2 = s[2], s3 = s[3];
     uint32_t s4 = s[4], s5 = s[5], s6 = s[6], s7 = s[7];
     for (; i > 0; i -= kAnsLanes) {
         const uint8_t* eight = y + i - kAnsLanes;
-        out.put(encode_four<B>(eight + 4, table, s4, s5, s6, s7, any));
-        out.put(encode_four<B>(eight, table, s0, s1, s2, s3, any));
+        out.put(encode_four<B>(eight + 4, table, s4, s5, s6, s7));
+        out.put(encode_four<B>(eight, table, s0, s1, s2, s3));
     }
     const uint32_t first[kAnsLanes] = {s0, s1, s2, s3, s4, s5, s6, s7};
     for (uint32_t lane = kAnsLanes; lane-- > 0;) {
         out.put({first[lane] - kAnsStates, kAnsStateBits});
     }
-    const auto n_bytes = static_cast<size_t>(end - out.finish());
-    return (any & kUnknownByte) == 0 ? n_bytes : 0;
+    return static_cast<size_t>(end - out.finish());
 }
 
 // --- decoding ------------------------------------------------------------------------------------

@@ -115,11 +115,13 @@ Status read_counts(PayloadReader& in, AnsCounts& counts) noexcept {
 void build_table(const AnsCounts& counts, AnsEncodeTable& table) noexcept {
     uint16_t next[kAnsBytes];  // where the next state of a byte goes
     uint32_t first = 0;
+    table.unknown = {};
     for (uint32_t y = 0; y < kAnsBytes; ++y) {
         const uint32_t f = counts.of[y];
         next[y] = static_cast<uint16_t>(first);
         if (f == 0) {
-            table.of_byte[y] = {kUnknownByte, ~kAnsStates + 1};
+            table.of_byte[y] = {0, ~kAnsStates + 1};
+            table.unknown.add(y);
             continue;
         }
         // The most bits that y writes, and the state from which on it does.

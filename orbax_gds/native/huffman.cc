@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "byte_counts.h"
 #include "bytes.h"
 #include "isa.h"
 #include "sub_block.h"
@@ -34,51 +35,6 @@ const uint8_t* next_bytes(const ChunkWords& chunk, NormalRuns& runs, uint32_t m,
         workspace.bytes[i] = words[i] & mask;
     }
     return workspace.bytes;
-}
-
-// Of more words a sample is counted: the first ones of each sub-block, so many.
-constexpr uint32_t kAllWords = 4 * kSubBlockWords;
-constexpr uint32_t kSampledWords = kSubBlockWords / 8;
-
-// Adds up how often bytes of the set occur. Hardly any does: most pieces have none.
-void count_rare(const uint8_t* y, uint32_t m, const ByteSet& rare,
-                uint32_t (&occurrences)[kHuffmanBytes]) noexcept {
-    constexpr uint32_t kPiece = 512;
-    for (uint32_t i = 0; i < m; i += kPiece) {
-        const uint32_t n = std::min(kPiece, m - i);
-        if (kernels().huffman->has_any(y + i, n, rare)) {
-            for (uint32_t k = i; k < i + n; ++k) {
-                occurrences[y[k]] += rare.has(y[k]) ? 1 : 0;
-            }
-        }
-    }
-}
-
-// How often each byte occurs, about so if there are many words; every byte that does is found.
-void count(const ChunkWords& chunk, const Dtype& dtype, Workspace& workspace,
-           uint32_t (&occurrences)[kHuffmanBytes]) noexcept {
-    const bool all = chunk.n_normal_words <= kAllWords;
-    NormalRuns runs(chunk.map, chunk.n_words);
-    each_sub_block(chunk.n_normal_words, [&](uint32_t m) {
-        const uint8_t* y = next_bytes(chunk, runs, m, dtype, workspace);
-        kernels().ans->count_bytes(y, all ? m : std::min(m, kSampledWords), occurrences);
-        return Status::kOk;
-    });
-    if (all) {
-        return;
-    }
-    ByteSet rare;
-    for (uint32_t y = 0; y < kHuffmanBytes; ++y) {
-        if (occurrences[y] == 0) {
-            rare.add(y);
-        }
-        occurrences[y] *= kSubBlockWords / kSampledWords;
-    }
-    runs = NormalRuns(chunk.map, chunk.n_words);
-    each_sub_block(chunk.n_normal_words, [&](uint32_t m) {
-        count_rare(next_bytes(chunk, runs, m, dtype, workspace), m, rare, occurrences);
-        return Status::kOk;
-    });
 }
 
 // The words are read twice: should someone write to them, this finds bytes that the first pass did
@@ -140,7 +96,13 @@ void plan_huffman(const ChunkWords& chunk, const Dtype& dtype, HuffmanPlan& plan
     if (chunk.n_normal_words == 0) {
         return;
     }
-    count(chunk, dtype, workspace, plan.occurrences);
+    ByteCounts counts;
+    NormalRuns runs(chunk.map, chunk.n_words);
+    each_sub_block(chunk.n_normal_words, [&](uint32_t m) {
+        counts.add(next_bytes(chunk, runs, m, dtype, workspace), m);
+        return Status::kOk;
+    });
+    std::copy_n(counts.of(), kHuffmanBytes, plan.occurrences);
     fit_lengths(plan.occurrences, plan.lengths);
     uint64_t n_words = 0;
     uint64_t bits = 0;

@@ -15,7 +15,7 @@ constexpr bool is_huffman(const Dtype& dtype) noexcept { return dtype.bits <= 8;
 
 // The code of a chunk, and what follows from it.
 struct HuffmanPlan {
-    uint32_t occurrences[kHuffmanBytes];  // about so often each byte occurs; 0: not at all
+    uint32_t occurrences[kHuffmanBytes];  // among the words that were counted; 0: not at all
     HuffmanLengths lengths;
     size_t n_bytes;  // that the chunk is expected to take
 };

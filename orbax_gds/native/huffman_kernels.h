@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "byte_set.h"
 #include "ladder_kernels.h"
 
 namespace ogds {
@@ -24,8 +25,8 @@ struct HuffmanDecodeTable {
     uint16_t of_bits[1u << kHuffmanBits];
 };
 
-// Set for a byte without a code, whose length is 0. Those of a sub-block, added up, do not reach the
-// codes: they are in the bits kAnyUncoded.
+// Set for a byte without a code, whose length is 0. Those of a sub-block, added up, do not reach
+// the codes: they are in the bits kAnyUncoded.
 inline constexpr uint64_t kUncoded = uint64_t{1} << 16;
 inline constexpr uint64_t kAnyUncoded = (uint64_t{1} << (64 - kHuffmanBits)) - kUncoded;
 static_assert(kSubBlockWords * kUncoded < kAnyUncoded);
@@ -40,22 +41,6 @@ struct HuffmanStreams {
     uint8_t of[kHuffmanStreams][kMaxHuffmanStreamBytes + 8];
     uint32_t n_bytes[kHuffmanStreams];
 };
-
-// A set of bytes: whether y is in it is bit y / 16 % 8 of byte y % 16 + y / 128 * 16, so that tables
-// of 16 bytes can tell.
-struct ByteSet {
-    uint8_t of[2 * 16] = {};
-
-    void add(uint32_t y) noexcept { of[place(y)] = static_cast<uint8_t>(of[place(y)] | bit(y)); }
-    bool has(uint32_t y) const noexcept { return (of[place(y)] & bit(y)) != 0; }
-
-private:
-    static uint32_t place(uint32_t y) noexcept { return y % 16 + y / 128 * 16; }
-    static uint32_t bit(uint32_t y) noexcept { return 1u << (y / 16 % 8); }
-};
-
-// Whether any of n bytes is in the set.
-using HasAnyFn = bool (*)(const uint8_t* y, uint32_t n, const ByteSet& set) noexcept;
 
 // Writes the streams of m bytes. False if one of them has no code.
 using EncodeHuffmanFn = bool (*)(const uint8_t* y, uint32_t m, const HuffmanEncodeTable& table,

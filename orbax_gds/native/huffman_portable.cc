@@ -13,11 +13,15 @@ struct PortableBits {
     }
     static uint64_t above(uint64_t value, uint64_t n) noexcept { return value >> (n & 63); }
     static bool has_any(const uint8_t* y, uint32_t n, const ByteSet& set) noexcept {
-        bool any = false;
-        for (uint32_t i = 0; i < n; ++i) {
-            any |= set.has(y[i]);
+        uint8_t is_in[kHuffmanBytes];
+        for (uint32_t value = 0; value < kHuffmanBytes; ++value) {
+            is_in[value] = set.has(value) ? 1 : 0;
         }
-        return any;
+        uint32_t any = 0;
+        for (uint32_t i = 0; i < n; ++i) {
+            any |= is_in[y[i]];
+        }
+        return any != 0;
     }
 };
 

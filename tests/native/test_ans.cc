@@ -27,8 +27,11 @@ Bytes encode_stream(const Bytes& y, const AnsCounts& counts) {
     AnsEncodeTable& table = *alone;
     build_table(counts, table);
     Bytes room(kMaxStreamBytes + 8);
-    const size_t n = kernel().encode_stream(y.data(), static_cast<uint32_t>(y.size()), table,
-                                            room.data() + room.size());
+    const auto m = static_cast<uint32_t>(y.size());
+    const size_t n = kernel().encode_stream(y.data(), m, table, room.data() + room.size());
+    if (kernels().huffman->has_any(y.data(), m, table.unknown)) {
+        return {};
+    }
     return Bytes(room.end() - static_cast<std::ptrdiff_t>(n), room.end());
 }
 
