@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "bytes.h"
 
@@ -11,10 +13,16 @@ namespace {
 // Chosen by the ratio of moments against the time of the fit: twice as many of either gain
 // 0.05 %, half as many lose 0.1 %.
 constexpr uint32_t kSampledRows = 48;
-constexpr uint32_t kStripWords = 16;  // consecutive words of a row: a cache line of fp32
-constexpr uint32_t kStrips = 3;       // in a row
+// A strip is consecutive words of a row: a cache line.
+template <class Word>
+constexpr uint32_t kStripWords = 64 / sizeof(Word);
+template <class Word>
+constexpr uint32_t kStrips = sizeof(Word) == 2 ? 2 : 3;  // in a row
+constexpr uint32_t kMostStrips = 3;
 constexpr uint32_t kPrefetchRows = 16;  // no hardware foresees the strips of the next rows
-constexpr uint32_t kSampledColumns = kStrips * kStripWords;
+template <class Word>
+constexpr uint32_t kSampledColumns = kStrips<Word> * kStripWords<Word>;
+constexpr uint32_t kMostSampledColumns = 64;
 constexpr uint32_t kColumnBlock = 1024;  // columns summed at once, bounds the memory
 
 constexpr uint32_t kGridRows = 32;
@@ -49,14 +57,33 @@ struct Lanes {
         return v;
     }
 
+    // Of the lanes, where it fits one.
     static uint32_t sum(Vector v) noexcept {
-        uint32_t total = 0;
-        for (uint32_t k = 0; k < kWords; ++k) {
-            total += v[k];
-        }
-        return total;
+        constexpr uint64_t kOnes = ~uint64_t{0} / std::numeric_limits<Word>::max();  // in each lane
+        uint64_t halves[2];
+        std::memcpy(halves, &v, sizeof halves);
+        return static_cast<uint32_t>((halves[0] + halves[1]) * kOnes >> (64 - 8 * sizeof(Word)));
     }
 };
+
+// The strips of a row of so many columns: where they begin.
+struct Strips {
+    uint32_t n;
+    uint32_t first[kMostStrips];
+};
+
+// Spreads them evenly from edge to edge, as far as cache lines allow.
+template <class Word>
+Strips spread_strips(uint32_t columns) noexcept {
+    constexpr uint32_t kWords = kStripWords<Word>;
+    Strips strips = {std::min(kStrips<Word>, columns / kWords), {}};
+    for (uint32_t s = 1; s < strips.n; ++s) {
+        const uint64_t most = columns - kWords;
+        const auto first = static_cast<uint32_t>(s * most / (strips.n - 1));
+        strips.first[s] = first / kWords * kWords;
+    }
+    return strips;
+}
 
 // A chunk as a matrix; the last row may be shorter.
 template <class Word>
@@ -65,7 +92,9 @@ public:
     using Vector = typename Lanes<Word>::Vector;
 
     Matrix(const uint8_t* words, uint32_t n_words, uint32_t columns, ExponentBits bits) noexcept
-        : words_(words), n_words_(n_words), columns_(columns), bits_(bits) {}
+        : words_(words), n_words_(n_words), columns_(columns), bits_(bits),
+          strips_(spread_strips<Word>(columns)),
+          last_strips_(spread_strips<Word>(n_words - (rows() - 1) * columns)) {}
 
     uint32_t rows() const noexcept { return (n_words_ + columns_ - 1) / columns_; }
     uint32_t columns() const noexcept { return columns_; }
@@ -73,21 +102,19 @@ public:
         return std::min(columns_, n_words_ - row * columns_);
     }
 
-    size_t row_bytes() const noexcept { return size_t{columns_} * sizeof(Word); }
-
-    uint32_t strips(uint32_t row) const noexcept {
-        return std::min(kStrips, columns_of(row) / kStripWords);
-    }
-
-    // Where a strip of a row begins: the strips are spread evenly from edge to edge.
-    const uint8_t* strip(uint32_t row, uint32_t number) const noexcept {
-        const uint32_t n = strips(row);
-        const uint32_t most = columns_of(row) - kStripWords;
-        return at(row, n < 2 ? 0 : static_cast<uint32_t>(uint64_t{number} * most / (n - 1)));
+    const Strips& strips(uint32_t row) const noexcept {
+        return columns_of(row) == columns_ ? strips_ : last_strips_;
     }
 
     const uint8_t* at(uint32_t row, uint32_t column) const noexcept {
         return words_ + (size_t{row} * columns_ + column) * sizeof(Word);
+    }
+
+    // Asks for the strips of a row, if there is one.
+    void prefetch_strips(uint32_t row) const noexcept {
+        for (uint32_t s = 0; row < rows() && s < strips_.n; ++s) {
+            __builtin_prefetch(at(row, strips_.first[s]));
+        }
     }
 
     Vector exponents(const uint8_t* words) const noexcept {
@@ -106,6 +133,8 @@ private:
     uint32_t n_words_;
     uint32_t columns_;
     ExponentBits bits_;
+    Strips strips_;
+    Strips last_strips_;  // of the last row
 };
 
 // The rounded mean of the exponents other than 0 in the strips of a row, 0 if there is none.
@@ -113,9 +142,10 @@ template <class Word>
 uint8_t mean_of_row(const Matrix<Word>& matrix, uint32_t row) noexcept {
     typename Matrix<Word>::Vector sums = {};
     typename Matrix<Word>::Vector counts = {};
-    for (uint32_t s = 0; s < matrix.strips(row); ++s) {
-        const uint8_t* strip = matrix.strip(row, s);
-        for (uint32_t k = 0; k < kStripWords; k += Lanes<Word>::kWords) {
+    const Strips& strips = matrix.strips(row);
+    for (uint32_t s = 0; s < strips.n; ++s) {
+        const uint8_t* strip = matrix.at(row, strips.first[s]);
+        for (uint32_t k = 0; k < kStripWords<Word>; k += Lanes<Word>::kWords) {
             const auto e = matrix.exponents(strip + k * sizeof(Word));
             sums += e;
             counts += e != 0 ? Word{1} : Word{0};
@@ -123,18 +153,27 @@ uint8_t mean_of_row(const Matrix<Word>& matrix, uint32_t row) noexcept {
     }
     const uint32_t sum = Lanes<Word>::sum(sums);
     const uint32_t n = Lanes<Word>::sum(counts);
+    constexpr uint32_t kMost = kSampledColumns<Word>;
+    if (n == kMost) {  // a division by a constant takes less
+        return static_cast<uint8_t>((sum + kMost / 2) / kMost);
+    }
     return static_cast<uint8_t>(n == 0 ? 0 : (sum + n / 2) / n);
 }
 
+// As wide as a word, so that one step of every machine is as many words as sums.
+template <class Word>
+using SumOf = std::make_signed_t<Word>;
+
 // Adds the exponents of some columns of a row, less the row's mean.
 template <class Word>
-void add_to_columns(const Matrix<Word>& matrix, const uint8_t* words, uint32_t n, uint32_t mean,
-                    int32_t* sums, int32_t* counts) noexcept {
+void add_to_columns(const Matrix<Word>& matrix, const uint8_t* words, uint32_t n, uint8_t mean,
+                    SumOf<Word>* sums, SumOf<Word>* counts) noexcept {
+    using Sum = SumOf<Word>;
     for (uint32_t k = 0; k < n; ++k) {
-        const uint32_t e = matrix.exponent(words + k * sizeof(Word));
-        const auto difference = static_cast<int32_t>(e - mean);
-        sums[k] += e != 0 ? difference : 0;
-        counts[k] += e != 0;
+        const auto e = static_cast<Sum>(matrix.exponent(words + k * sizeof(Word)));
+        const auto counted = static_cast<Sum>(-(e != 0));
+        sums[k] = static_cast<Sum>(sums[k] + (static_cast<Sum>(e - mean) & counted));
+        counts[k] = static_cast<Sum>(counts[k] - counted);
     }
 }
 
@@ -155,8 +194,8 @@ void fit_columns(const Matrix<Word>& matrix, const uint8_t* of_row, uint8_t* of_
     }
     for (uint32_t first = 0; first < matrix.columns(); first += kColumnBlock) {
         const uint32_t n = std::min(kColumnBlock, matrix.columns() - first);
-        int32_t sums[kColumnBlock] = {};
-        int32_t counts[kColumnBlock] = {};
+        SumOf<Word> sums[kColumnBlock] = {};
+        SumOf<Word> counts[kColumnBlock] = {};
         for (uint32_t s = 0; s < n_sampled; ++s) {
             const uint32_t row = sampled[s];
             const uint32_t have = matrix.columns_of(row);
@@ -189,11 +228,7 @@ void center(uint8_t* of_row, uint32_t n_rows) noexcept {
 template <class Word>
 void fit(const Matrix<Word>& matrix, uint8_t* of_row, uint8_t* of_column) noexcept {
     for (uint32_t i = 0; i < matrix.rows(); ++i) {
-        if (i + kPrefetchRows < matrix.rows()) {
-            for (uint32_t s = 0; s < matrix.strips(i); ++s) {
-                __builtin_prefetch(matrix.strip(i, s) + kPrefetchRows * matrix.row_bytes());
-            }
-        }
+        matrix.prefetch_strips(i + kPrefetchRows);
         of_row[i] = mean_of_row(matrix, i);
     }
     fit_columns(matrix, of_row, of_column);
@@ -205,10 +240,12 @@ class Grid {
 public:
     template <class Word>
     explicit Grid(const Matrix<Word>& matrix) noexcept {
+        constexpr uint32_t kAhead = 8;  // rows of the grid asked for early
         const uint64_t n_rows = matrix.rows();
         for (uint32_t g = 0; g < kGridRows; ++g) {
             const auto first = static_cast<uint32_t>(g * n_rows / kGridRows);
             const auto end = static_cast<uint32_t>((g + 1) * n_rows / kGridRows);
+            matrix.prefetch_strips(static_cast<uint32_t>((g + kAhead) * n_rows / kGridRows));
             for (uint32_t row = first; row < std::min(end, first + kTriesPerRow); ++row) {
                 if (add_row(matrix, row)) {
                     ++n_rows_;
@@ -222,7 +259,7 @@ public:
     int64_t gain() const noexcept {
         int64_t left = squares_in_rows_;
         int64_t n_columns = 0;
-        for (uint32_t k = 0; k < kSampledColumns; ++k) {
+        for (uint32_t k = 0; k < kMostSampledColumns; ++k) {
             if (counts_[k] > 0) {
                 left -= int64_t{sums_[k]} * sums_[k] / counts_[k];
                 ++n_columns;
@@ -241,18 +278,19 @@ private:
     // False if all exponents of the row are 0.
     template <class Word>
     bool add_row(const Matrix<Word>& matrix, uint32_t row) noexcept {
-        int32_t e[kSampledColumns] = {};
-        for (uint32_t s = 0; s < matrix.strips(row); ++s) {
-            const uint8_t* strip = matrix.strip(row, s);
-            for (uint32_t k = 0; k < kStripWords; ++k) {
-                e[s * kStripWords + k] =
+        int32_t e[kSampledColumns<Word>] = {};
+        const Strips& strips = matrix.strips(row);
+        for (uint32_t s = 0; s < strips.n; ++s) {
+            const uint8_t* strip = matrix.at(row, strips.first[s]);
+            for (uint32_t k = 0; k < kStripWords<Word>; ++k) {
+                e[s * kStripWords<Word> + k] =
                     static_cast<int32_t>(matrix.exponent(strip + k * sizeof(Word)));
             }
         }
         int32_t sum = 0;
         int32_t squares = 0;
         int32_t n = 0;
-        for (uint32_t k = 0; k < kSampledColumns; ++k) {
+        for (uint32_t k = 0; k < kSampledColumns<Word>; ++k) {
             sum += e[k];
             squares += e[k] * e[k];
             n += e[k] != 0;
@@ -262,7 +300,7 @@ private:
         }
         const int32_t mean = rounded(sum * kOne, n);
         int32_t squares_in_row = 0;
-        for (uint32_t k = 0; k < kSampledColumns; ++k) {
+        for (uint32_t k = 0; k < kSampledColumns<Word>; ++k) {
             const int32_t difference = e[k] != 0 ? e[k] * kOne - mean : 0;
             squares_in_row += difference * difference;
             sums_[k] += difference;
@@ -280,8 +318,8 @@ private:
     int64_t squares_ = 0;  // of them
     int64_t squares_in_rows_ = 0;  // of their differences from the means of rows, in 1/kOne
     int64_t n_rows_ = 0;
-    int32_t sums_[kSampledColumns] = {};  // of these differences, by column
-    int32_t counts_[kSampledColumns] = {};
+    int32_t sums_[kMostSampledColumns] = {};  // of these differences, by column
+    int32_t counts_[kMostSampledColumns] = {};
 };
 
 template <class Use>
