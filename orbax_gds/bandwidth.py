@@ -15,15 +15,20 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
-from orbax_gds.drivers import Driver
+from orbax_gds.drivers import Driver, File
 from orbax_gds.threads import run_tasks
 
 _PIECE_BYTES = 8 << 20  # chosen: what a save writes at once
 _PROBE_BYTES = 16 << 20  # chosen: some ms on any device
 _PROBE_SHARE = 32  # chosen: at most so small a part of a state is written for a look
+_LOOK_SHARE = 8  # chosen: and of that at first; memory shows in less than a millisecond
+_NOISE_BYTES = 1 << 20  # chosen: repeated only beyond what storage that compresses looks back
 _PAGE_BYTES = 4096  # required: what direct writes are multiples of
-_LEAST_BYTES = 16 << 20  # chosen: less is dominated by the sync
+_LEAST_BYTES = 16 << 20  # chosen: less is dominated by the sync, and says little of large saves
+_LEAST_LOOK_BYTES = 256 << 10  # chosen: less is dominated by the calls
 _LEAST_SECS = 1e-9
+_MOSTLY = 4  # chosen: so many times as long
+_LIKE = 4  # chosen: a small file says enough of states up to so many times as large
 
 StorageKey = tuple[int, str]
 
@@ -40,6 +45,11 @@ class Storage:
     bytes_per_sec: float
     cpu_secs_per_byte: float
 
+    @property
+    def waits(self) -> bool:
+        """Whether a writer waits for the device, and not for its own processor above all."""
+        return 1 / self.bytes_per_sec > self.cpu_secs_per_byte / _MOSTLY
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ThreadTimes:
@@ -51,12 +61,17 @@ class ThreadTimes:
 
 def thread_times() -> ThreadTimes:
     """Return the times of the calling thread; where the kernel does not count, it never queued."""
-    cpu = time.thread_time()
+    queued = 0.0
     try:
-        with open("/proc/thread-self/schedstat", "rb") as file:
-            return ThreadTimes(cpu=cpu, queued=int(file.read().split()[1]) / 1e9)
+        # Measured: by Python's files this takes three times as long, and it is done at every write.
+        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            queued = int(os.read(descriptor, 256).split()[1]) / 1e9
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError, IndexError):
-        return ThreadTimes(cpu=cpu, queued=0.0)
+        pass  # not this kernel
+    return ThreadTimes(cpu=time.thread_time(), queued=queued)  # the latter last: reading takes time
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,7 +143,7 @@ class KnownStorage:
 
     def __init__(self, clocks: Clocks | None = None) -> None:
         self.clocks = clocks or Clocks()
-        self._known: dict[StorageKey, Storage] = {}
+        self._known: dict[StorageKey, tuple[Storage, int]] = {}  # and by how many bytes
         self._lock = threading.Lock()
 
     def meter(self) -> WriteMeter:
@@ -136,15 +151,23 @@ class KnownStorage:
         return WriteMeter(self.clocks)
 
     def remember(self, key: StorageKey, meter: WriteMeter, n_bytes: int) -> None:
-        """Note what a file of so many bytes cost; a few bytes say nothing."""
-        if n_bytes >= _LEAST_BYTES:
-            with self._lock:
-                self._known[key] = meter.storage(n_bytes)
+        """Note what a file of so many bytes cost; of a few bytes only while nothing else is known.
 
-    def recall(self, key: StorageKey) -> Storage | None:
-        """Return what is known; None if nothing was written there yet."""
+        Args:
+            key: from `storage_key`.
+            meter: that measured the file and nothing else.
+            n_bytes: of the file, at least 1.
+        """
         with self._lock:
-            return self._known.get(key)
+            _, by_bytes = self._known.get(key, (None, 0))
+            if n_bytes >= min(_LEAST_BYTES, by_bytes):
+                self._known[key] = meter.storage(n_bytes), n_bytes
+
+    def recall(self, key: StorageKey, state_bytes: int) -> Storage | None:
+        """Return what is known; None if nothing that says much of a state of so many bytes."""
+        with self._lock:
+            storage, by_bytes = self._known.get(key, (None, 0))
+        return storage if by_bytes >= min(_LEAST_BYTES, state_bytes // _LIKE) else None
 
 
 def storage_key(directory: str | os.PathLike[str], driver: Driver) -> StorageKey:
@@ -153,7 +176,7 @@ def storage_key(directory: str | os.PathLike[str], driver: Driver) -> StorageKey
 
 
 def probe_bytes(state_bytes: int) -> int:
-    """Return how much to write before a state of so many bytes: 1/32, at most 16 MiB."""
+    """Return how much to write at most before a state of so many bytes: 1/32, up to 16 MiB."""
     return min(_PROBE_BYTES, state_bytes // _PROBE_SHARE)
 
 
@@ -161,12 +184,15 @@ def probe(
     driver: Driver,
     path: FilePath,
     memory: np.ndarray,
-    meter: WriteMeter,
+    new_meter: Callable[[], WriteMeter],
     *,
     n_bytes: int,
     n_threads: int,
 ) -> Storage:
     """Write and sync a temporary file and return what it cost.
+
+    An eighth, or 256 KiB, is written first. Where that did not wait for a device, it was memory,
+    and more would only take time from the save.
 
     Its name is removed as soon as it is open, so that not even a killed process leaves its bytes.
 
@@ -175,29 +201,41 @@ def probe(
         path: of the temporary file, in the directory of the save.
         memory: uint8[n], 4096-aligned, at least 4096; what is written is filled with noise, as
             some storage takes anything else faster.
-        meter: that measures nothing else.
-        n_bytes: at most to write; at least 4096 a thread are.
+        new_meter: makes meters that measure nothing else.
+        n_bytes: to write beside that, if it is more; at least 4096 a thread are.
         n_threads: that write at once, as many as the save has.
 
     Raises:
         OSError: the system refused; the file is gone if the system lets it.
     """
-    most = min(_PIECE_BYTES, len(memory), n_bytes // n_threads)
-    piece = memory[: max(_PAGE_BYTES, most - most % _PAGE_BYTES)]
-    noise = np.random.default_rng(0).integers(0, 1 << 63, len(piece) // 8, np.int64)
-    piece[:] = noise.view(np.uint8)
-    n_bytes = max(n_threads, n_bytes // len(piece)) * len(piece)
     try:
         with driver.open(path, "w") as file:
             path.unlink(missing_ok=True)
-
-            def write(offset: int) -> None:
-                with meter.measure():
-                    file.write(offset, piece)
-
-            run_tasks(range(0, n_bytes, len(piece)), write, n_threads)
-            with meter.measure():
-                file.sync(n_bytes)
-        return meter.storage(n_bytes)
+            look_bytes = max(_LEAST_LOOK_BYTES, n_bytes // _LOOK_SHARE)
+            look = _write_noise(file, memory, new_meter(), look_bytes, n_threads)
+            if not look.waits or n_bytes <= look_bytes:
+                return look
+            return _write_noise(file, memory, new_meter(), n_bytes, n_threads)
     finally:
         path.unlink(missing_ok=True)
+
+
+def _write_noise(
+    file: File, memory: np.ndarray, meter: WriteMeter, n_bytes: int, n_threads: int
+) -> Storage:
+    """Write and sync so many bytes from the start of a file, but at least a page a thread."""
+    most = min(_PIECE_BYTES, len(memory), n_bytes // n_threads)
+    piece = memory[: max(_PAGE_BYTES, most - most % _PAGE_BYTES)]
+    noise = np.random.default_rng(0).bytes(min(_NOISE_BYTES, len(piece)))
+    for at in range(0, len(piece), len(noise)):
+        piece[at : at + len(noise)] = np.frombuffer(noise, np.uint8)[: len(piece) - at]
+    n_bytes = max(n_threads, n_bytes // len(piece)) * len(piece)
+
+    def write(offset: int) -> None:
+        with meter.measure():
+            file.write(offset, piece)
+
+    run_tasks(range(0, n_bytes, len(piece)), write, n_threads)
+    with meter.measure():
+        file.sync(n_bytes)
+    return meter.storage(n_bytes)

@@ -298,15 +298,16 @@ class Prepared:
         if not weighing.pays(codec, self.plan):
             return weighing.as_asked(codec)
         with self.watch.time("weigh"), pool.acquire() as buffer:
-            storage = known.recall(key)
+            state_bytes = sum(run.n_bytes for run in self.plan.runs)
+            storage = known.recall(key, state_bytes)
             if storage is None:
                 try:
                     storage = probe(
                         driver,
                         path.with_suffix(PROBE_SUFFIX),
                         buffer.memory,
-                        known.meter(),
-                        n_bytes=probe_bytes(sum(run.n_bytes for run in self.plan.runs)),
+                        known.meter,
+                        n_bytes=probe_bytes(state_bytes),
                         n_threads=self.options.n_workers,
                     )
                 except OSError as err:  # if it is in the way of the save, that will say so

@@ -17,7 +17,10 @@ from orbax_gds.dtypes import DTYPES
 from orbax_gds.options import Codec
 from orbax_gds.plan import Plan, Run, part_of_chunk
 
-WEIGH_ABOVE_BYTES = 32 << 20  # chosen: below, a save is over in the time that a wrong choice costs
+WEIGH_ABOVE_BYTES = 32 << 20  # chosen: below, a wrong choice costs about as much as weighing
+# Chosen: the same for words without a split alone. Measured: of 8 MiB of them zstd makes a save to
+# memory four times as long.
+WEIGH_WHOLE_ABOVE_BYTES = 1 << 20
 
 Weighed = Literal["auto", "fast", "off"]
 Speeds = Mapping[Weighed, "Speed"]
@@ -29,8 +32,9 @@ _PIECES = 8  # chosen: of a sample, from all over the state, as moments code slo
 _SHARE = 256  # chosen: at most so small a part of a state is in the sample of words with a split
 _WHOLE_SHARE = 1024  # chosen: and of the others, as zstd takes many times as long for each
 _LEAST_PIECE_BYTES = 64 << 10  # chosen: the coding of fewer is dominated by the call
-_MOST_PIECE_BYTES = 1 << 20  # chosen: more tell nothing new
+_MOST_PIECE_BYTES = 256 << 10  # chosen: more tell nothing new
 _TURNS = 2  # chosen: the first one also brings pages and tables into the caches
+_DOUBT = 4  # chosen: so many times as fast as the first turn of one piece all may be
 _LEAST_SECS = 1e-9
 
 _BY_ID = {dtype.id: dtype for dtype in DTYPES}
@@ -104,7 +108,8 @@ def choose_coding(*, storage: Storage, split: Speeds, whole: Speeds, workers: Wo
 
     Args:
         storage: what writing costs.
-        split: speeds on words with a split by coding, "off" among them; empty if there are none.
+        split: speeds on words with a split by coding, "off" and "auto" among them; empty if there
+            are none.
         whole: the same on the others, where "auto" is zstd.
         workers: on how many cores.
 
@@ -113,20 +118,12 @@ def choose_coding(*, storage: Storage, split: Speeds, whole: Speeds, workers: Wo
         up as well.
     """
 
-    def keeps_up(speeds: Speeds, codec: Weighed) -> bool:
-        if not speeds:
-            return True
-        speed, raw = speeds[codec], speeds["off"]
-        held_back = dataclasses.replace(speed, bytes_per_sec=speed.bytes_per_sec / _HEADROOM)
-        rate = saving_rate(held_back, storage, workers)
-        return rate >= saving_rate(raw, storage, workers)
-
     codec: Weighed = "off"
-    if keeps_up(split, "auto"):
+    if not split or _keeps_up(split, "auto", storage, workers):
         codec = "auto"
-    elif keeps_up(split, "fast"):
+    elif "fast" in split and _keeps_up(split, "fast", storage, workers):
         codec = "fast"
-    zstd = codec == "auto" and keeps_up(whole, "auto")
+    zstd = codec == "auto" and (not whole or _keeps_up(whole, "auto", storage, workers))
     if not split and not zstd:
         codec = "off"
     measured = [f"{name} {speed}" for name, speed in split.items()]
@@ -140,9 +137,31 @@ def choose_coding(*, storage: Storage, split: Speeds, whole: Speeds, workers: Wo
     )
 
 
+def _keeps_up(
+    speeds: Speeds,
+    codec: Weighed,
+    storage: Storage,
+    workers: Workers,
+    headroom: float = _HEADROOM,
+) -> bool:
+    speed = speeds[codec]
+    held_back = dataclasses.replace(speed, bytes_per_sec=speed.bytes_per_sec / headroom)
+    raw = saving_rate(speeds["off"], storage, workers)
+    return saving_rate(held_back, storage, workers) >= raw
+
+
 def pays(codec: Codec, plan: Plan) -> bool:
     """Return whether a save is worth weighing: only "auto" leaves a choice, and only time tells."""
-    return codec == "auto" and sum(run.n_bytes for run in plan.runs) >= WEIGH_ABOVE_BYTES
+    if codec != "auto":
+        return False
+    if sum(run.n_bytes for run in plan.runs) >= WEIGH_ABOVE_BYTES:
+        return True
+    whole_bytes = 0
+    for run in plan.runs:
+        dtypes = run.chunks[:, 2]
+        n_bytes = run.chunks[:, 1] * _WORD_BYTES[dtypes]
+        whole_bytes += int(n_bytes[~_HAS_SPLIT[dtypes]].sum())
+    return whole_bytes >= WEIGH_WHOLE_ABOVE_BYTES
 
 
 def weigh(
@@ -153,7 +172,10 @@ def weigh(
     encode: Callable[[Run, Coding], int],
     times: Callable[[], ThreadTimes] = thread_times,
 ) -> Coding:
-    """Time each coding on a sample of the plan and choose one.
+    """Time codings on a sample of the plan and choose one.
+
+    What cannot be chosen any more is not timed: "fast" where "auto" keeps up, zstd where "auto"
+    does not or where one piece took it far too long.
 
     Args:
         plan: of the save.
@@ -164,16 +186,26 @@ def weigh(
     """
     began = times()
 
-    def speeds(split: bool, *codecs: Weighed) -> Speeds:
-        return measure_speeds(sample(plan, split=split), codecs, encode, lambda: times().cpu)
+    def workers() -> Workers:
+        now = times()
+        cpu, queued = now.cpu - began.cpu, now.queued - began.queued
+        share = max(cpu, _LEAST_SECS) / max(cpu + queued, _LEAST_SECS)
+        return Workers(count=n_workers, share=share)
 
-    split = speeds(True, "off", "fast", "auto")
-    whole = speeds(False, "off", "auto")
-    ended = times()
-    cpu, queued = ended.cpu - began.cpu, ended.queued - began.queued
-    share = max(cpu, _LEAST_SECS) / max(cpu + queued, _LEAST_SECS)
-    workers = Workers(count=n_workers, share=share)
-    return choose_coding(storage=storage, split=split, whole=whole, workers=workers)
+    def speeds(runs: Sequence[Run], *codecs: Weighed, n_turns: int = _TURNS) -> Speeds:
+        return measure_speeds(runs, codecs, encode, lambda: times().cpu, n_turns)
+
+    runs = sample(plan, split=True)
+    split = speeds(runs, "off", "auto")
+    if split and not _keeps_up(split, "auto", storage, workers()):
+        split = speeds(runs, "off", "fast", "auto")
+    whole: Speeds = {}
+    if not split or "fast" not in split:
+        runs = sample(plan, split=False)
+        whole = speeds(runs[:1], "off", "auto", n_turns=1)
+        if whole and _keeps_up(whole, "auto", storage, workers(), headroom=1 / _DOUBT):
+            whole = speeds(runs, "off", "auto")
+    return choose_coding(storage=storage, split=split, whole=whole, workers=workers())
 
 
 def sample(plan: Plan, *, split: bool) -> list[Run]:
@@ -190,24 +222,26 @@ def sample(plan: Plan, *, split: bool) -> list[Run]:
     Returns:
         The same for the same plan; empty if no such chunk has 64 KiB to measure by.
     """
-    fitting: list[tuple[Run, int]] = []
-    sizes: list[int] = []
-    for run in plan.runs:
-        dtypes = run.chunks[:, 2]
-        n_bytes = run.chunks[:, 1] * _WORD_BYTES[dtypes]
-        rows = np.flatnonzero((_HAS_SPLIT[dtypes] == split) & (n_bytes >= _LEAST_PIECE_BYTES))
-        fitting += [(run, row) for row in rows.tolist()]
-        sizes += n_bytes[rows].tolist()
+    if not plan.runs:
+        return []
+    chunks = np.concatenate([run.chunks for run in plan.runs])
+    sizes = chunks[:, 1] * _WORD_BYTES[chunks[:, 2]]
+    fitting = np.flatnonzero((_HAS_SPLIT[chunks[:, 2]] == split) & (sizes >= _LEAST_PIECE_BYTES))
+    ends = np.cumsum(sizes[fitting])
+    run_ends = np.cumsum([len(run.chunks) for run in plan.runs])
     sample_bytes = sum(run.n_bytes for run in plan.runs) // (_SHARE if split else _WHOLE_SHARE)
     sample_bytes = max(_LEAST_PIECE_BYTES, sample_bytes)
-    n_pieces = min(_PIECES, sample_bytes // _LEAST_PIECE_BYTES) if fitting else 0
+    n_pieces = min(_PIECES, sample_bytes // _LEAST_PIECE_BYTES) if len(fitting) else 0
     piece_bytes = min(_MOST_PIECE_BYTES, sample_bytes // max(1, n_pieces))
-    ends = np.cumsum(sizes, dtype=np.int64)
     pieces: list[Run] = []
     for i in range(n_pieces):
         at = (2 * i + 1) * int(ends[-1]) // (2 * n_pieces)
         place = int(np.searchsorted(ends, at, side="right"))
-        pieces.append(_piece(*fitting[place], at - int(ends[place]) + sizes[place], piece_bytes))
+        row = int(fitting[place])
+        number = int(np.searchsorted(run_ends, row, side="right"))
+        run = plan.runs[number]
+        at -= int(ends[place]) - int(sizes[row])
+        pieces.append(_piece(run, row - int(run_ends[number]) + len(run.chunks), at, piece_bytes))
     return pieces
 
 
@@ -225,6 +259,7 @@ def measure_speeds(
     codecs: Sequence[Weighed],
     encode: Callable[[Run, Coding], int],
     clock: Callable[[], float] = time.thread_time,
+    n_turns: int = _TURNS,
 ) -> Speeds:
     """Time the coding of a sample by each codec, in turns, so that all find the same caches.
 
@@ -233,6 +268,7 @@ def measure_speeds(
         codecs: to compare.
         encode: codes a run and returns the bytes it took.
         clock: seconds of processor time.
+        n_turns: how often each codes the sample.
 
     Returns:
         The fastest turn of each; empty without a sample.
@@ -241,11 +277,12 @@ def measure_speeds(
         return {}
     secs = dict.fromkeys(codecs, float("inf"))
     coded_bytes = dict.fromkeys(codecs, 0)
-    for codec in (*codecs,) * _TURNS:
+    began = clock()
+    for codec in (*codecs,) * n_turns:
         coding = as_asked(codec)
-        began = clock()
         coded_bytes[codec] = sum(encode(run, coding) for run in runs)
-        secs[codec] = min(secs[codec], clock() - began)
+        ended = clock()
+        secs[codec], began = min(secs[codec], ended - began), ended
     n_bytes = sum(run.n_bytes for run in runs)
     return {
         codec: Speed(

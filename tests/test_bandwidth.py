@@ -27,7 +27,8 @@ PROBES = [  # threads, bytes; bytes and number of pieces
     (2, 16 * MIB, 8 * MIB, 2),
     (4, 16 * MIB, 4 * MIB, 4),
     (3, 2 * MIB, 696_320, 3),
-    (5, 4097, 4096, 5),
+    (5, 300 << 10, 61_440, 5),
+    (200, 300 << 10, 4096, 200),
 ]
 SMALL = {"n_bytes": 8192, "n_threads": 2}
 
@@ -78,12 +79,15 @@ def test_a_few_bytes_say_nothing_of_a_storage_and_the_last_save_says_most():
 
     known = KnownStorage()
     known.remember((1, "direct"), meter(1), 1 << 20)
-    assert known.recall((1, "direct")) is None
+    assert known.recall((1, "direct"), 4 << 20) is not None
+    assert known.recall((1, "direct"), 5 << 20) is None
     known.remember((1, "direct"), meter(1), 1 << 30)
     known.remember((1, "direct"), meter(2), 1 << 30)
-    assert known.recall((1, "direct")) == Storage(bytes_per_sec=1 << 29, cpu_secs_per_byte=0.0)
-    assert known.recall((1, "buffered")) is None
-    assert known.recall((2, "direct")) is None
+    known.remember((1, "direct"), meter(3), 1 << 20)
+    assert known.recall((1, "direct"), 1) == Storage(bytes_per_sec=1 << 29, cpu_secs_per_byte=0.0)
+    assert known.recall((1, "direct"), 1 << 40) is not None
+    assert known.recall((1, "buffered"), 1) is None
+    assert known.recall((2, "direct"), 1) is None
 
 
 @pytest.mark.parametrize(("n_threads", "n_bytes", "piece_bytes", "n_pieces"), PROBES)
@@ -94,16 +98,53 @@ def test_a_probe_writes_and_syncs_all_and_is_gone(
     driver = PacedDriver(1e6, clock)
     path = tmp_path / "p.probe"
     path.write_bytes(b"left by a crash")
-    meter = WriteMeter(clock.clocks())
+    meters = []
+
+    def new_meter() -> WriteMeter:
+        meters.append(WriteMeter(clock.clocks()))
+        return meters[-1]
+
     memory = aligned_empty(9 << 20)
-    storage = probe(driver, path, memory, meter, n_bytes=n_bytes, n_threads=n_threads)
+    storage = probe(driver, path, memory, new_meter, n_bytes=n_bytes, n_threads=n_threads)
     if n_threads == 1:
         assert storage.bytes_per_sec == pytest.approx(1e6)
     written = driver.files[str(path)]
     assert len(written) == piece_bytes * n_pieces
-    assert sorted(driver.written) == [(i * piece_bytes, piece_bytes) for i in range(n_pieces)]
+    looked_at, all_written = driver.written[:-n_pieces], driver.written[-n_pieces:]
+    assert sum(n for _, n in looked_at) <= max(4096 * n_threads, 256 << 10, n_bytes // 8)
+    assert sorted(all_written) == [(i * piece_bytes, piece_bytes) for i in range(n_pieces)]
+    assert storage == meters[1].storage(piece_bytes * n_pieces)
     assert len(set(written[:4096])) > 200
     assert not path.exists()
+
+
+def test_where_a_look_does_not_wait_it_is_all_that_is_written(tmp_path):
+    clock = Clock()
+    driver = PacedDriver(1e18, clock)
+    wrote = driver.wrote
+
+    def busy(offset: int, n_bytes: int) -> None:
+        clock.spend(cpu=n_bytes / 1e9)
+        wrote(offset, n_bytes)
+
+    driver.wrote = busy
+    storage = probe(
+        driver,
+        tmp_path / "p.probe",
+        aligned_empty(9 << 20),
+        lambda: WriteMeter(clock.clocks()),
+        n_bytes=16 * MIB,
+        n_threads=1,
+    )
+    assert driver.written == [(0, 2 * MIB)]
+    assert storage.cpu_secs_per_byte == pytest.approx(1e-9)
+    assert storage.bytes_per_sec > 1e12
+
+
+def test_a_probe_of_a_few_bytes_is_a_look(tmp_path):
+    driver = PacedDriver(1e6, Clock())
+    probe(driver, tmp_path / "p.probe", aligned_empty(8192), WriteMeter, **SMALL)
+    assert sorted(driver.written) == [(at, 8192) for at in range(0, 256 << 10, 8192)]
 
 
 def test_a_probe_is_a_small_part_of_the_state():
@@ -115,7 +156,7 @@ def test_a_probe_is_a_small_part_of_the_state():
 def test_a_failing_probe_raises_and_is_gone(tmp_path, at):
     driver = FaultyDriver(saving.open_driver("buffered", tmp_path), Fault(at))
     with pytest.raises(OSError, match="No space"):
-        probe(driver, tmp_path / "p.probe", aligned_empty(8192), WriteMeter(), **SMALL)
+        probe(driver, tmp_path / "p.probe", aligned_empty(8192), WriteMeter, **SMALL)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -132,8 +173,9 @@ def test_a_probe_has_no_name_while_it_is_written(tmp_path):
             seen.append(list(tmp_path.iterdir()))
 
     driver = Looking(1e6, Clock())
-    probe(driver, tmp_path / "p.probe", aligned_empty(8192), WriteMeter(), **SMALL)
-    assert seen == [[], []]
+    probe(driver, tmp_path / "p.probe", aligned_empty(8192), WriteMeter, **SMALL)
+    assert len(seen) >= 2
+    assert not any(seen)
 
 
 def test_a_probe_whose_name_cannot_be_removed_raises_and_is_gone(tmp_path, monkeypatch):
@@ -150,7 +192,7 @@ def test_a_probe_whose_name_cannot_be_removed_raises_and_is_gone(tmp_path, monke
     monkeypatch.setattr(Path, "unlink", failing)
     driver = saving.open_driver("buffered", tmp_path)
     with pytest.raises(OSError, match="Input/output"):
-        probe(driver, tmp_path / "p.probe", aligned_empty(8192), WriteMeter(), **SMALL)
+        probe(driver, tmp_path / "p.probe", aligned_empty(8192), WriteMeter, **SMALL)
     assert list(tmp_path.iterdir()) == []
 
 
