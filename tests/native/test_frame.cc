@@ -154,7 +154,7 @@ void words_come_back_to_any_address() {
             const Bytes frame = encode(words, dtype, {CodecChoice::kLadder, MapChoice::kNever});
             FrameHeader header;
             CHECK(read_frame_header(frame, header) == Status::kOk);
-            for (size_t offset : {1, 8, 16}) {
+            for (size_t offset : {1u, 8u, 16u}) {
                 Bytes to(offset + words.size() + 1, 0xA5);
                 const std::span<uint8_t> place = std::span(to).subspan(offset, words.size());
                 CHECK(decode_frame(frame, header, place, workspace()) == Status::kOk, isa);
