@@ -11,7 +11,7 @@ namespace ogds {
 namespace {
 
 // Chosen by the ratio of moments against the time of the fit: twice as many of either gain
-// 0.05 %, half as many lose 0.1 %.
+// 0.05 %, half as many lose 0.29 % for bf16.
 constexpr uint32_t kSampledRows = 48;
 // A strip is consecutive words of a row: a cache line.
 template <class Word>
