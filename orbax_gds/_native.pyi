@@ -104,6 +104,17 @@ def decode_run(
         status is 0 the contents of `buffers` are undefined.
     """
 
+def gather(pieces: Buffer, out: Buffer) -> None:
+    """Copy pieces of memory, one after another, without giving up the interpreter.
+
+    Args:
+        pieces: uint64[n, 2], address and bytes of each. The caller keeps what lies there alive.
+        out: uint8[bytes of all pieces].
+
+    Raises:
+        ValueError: `out` is shorter or longer.
+    """
+
 def derives(source: Buffer, target: Buffer, rule: int) -> bool:
     """Return whether every word of `target` follows from the words of `source`. FORMAT §4.2.
 

@@ -105,7 +105,7 @@ def _why_not_published(directory: FilePath) -> str:
 
 
 def leave_pending(
-    directory: FilePath, manifest: manifests.Manifest, sidecars: dict[str, bytes]
+    directory: FilePath, manifest: manifests.Pending, sidecars: dict[str, bytes]
 ) -> None:
     """Write all that publication needs, but not under names a reader looks at.
 
@@ -165,11 +165,11 @@ def publish(directory: str | os.PathLike[str]) -> None:
     sync_directory(directory)
 
 
-def _read_pending(path: FilePath) -> manifests.Manifest:
+def _read_pending(path: FilePath) -> manifests.Pending:
     with io_context(path, "read"):
         data = path.read_bytes()
     try:
-        return manifests.decode(data, str(path), pending=True)
+        return manifests.decode_pending(data, str(path))
     except (Corrupt, Unsupported) as err:
         raise CommitError(f"The save in {path.parent} cannot be published: {err}") from err
 

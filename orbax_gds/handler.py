@@ -23,6 +23,7 @@ from orbax_gds.dropin import RestoreRequest
 from orbax_gds.errors import IoError, NotFound, Unsupported
 from orbax_gds.manifest import Path
 from orbax_gds.options import Options
+from orbax_gds.plan_cache import PlanCache
 from orbax_gds.staging import BufferPool
 from orbax_gds.tree_metadata import is_tree_metadata, tree_metadata
 
@@ -100,6 +101,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
     def __init__(self, options: Options | None = None) -> None:
         self._options = Options.from_environment() if options is None else options
         self._pool: BufferPool | None = None
+        self._plans: PlanCache | None = None
         self._storage = KnownStorage()
         self._published: set[FilePath] = set()  # items that Orbax renames after us
         self._lock = threading.Lock()
@@ -218,7 +220,14 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             tree = dropin.saved_tree(args)
         else:
             raise Unsupported(_wrong_arguments(args, (GdsSave, *dropin.SAVE_ARGS)))
-        return saving.prepare(tree, options=self._options, custom_metadata=args.custom_metadata)
+        with self._lock:
+            self._plans = self._plans or saving.make_cache(self._options)
+        return saving.prepare(
+            tree,
+            options=self._options,
+            custom_metadata=args.custom_metadata,
+            cache=self._plans,
+        )
 
     def _sync_renames(self) -> None:
         """Sync the directories in which Orbax has renamed what was published.

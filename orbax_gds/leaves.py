@@ -1,7 +1,7 @@
 """PyTree ↔ named leaves ↔ shards: the modules that take jax values apart and put them together.
 
 A save: `flatten` names and describes the leaves, `owned_shards` says which boxes of them this
-process stores, `snapshot` takes their words. The other way, what a restore wants of a leaf is in
+process stores; `snapshot` takes their words. The other way, what a restore wants of a leaf is in
 `targets` and `wants`, how words become values in `assemble`; plain trees come from `paths`.
 """
 
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import Sharding
 
 from orbax_gds.assemble import assemble
 from orbax_gds.dtypes import dtype_by_name, dtype_of
@@ -25,26 +25,28 @@ from orbax_gds.manifest import Key, LeafSpec, Path, ShardingSpec, path_text
 from orbax_gds.owners import Replicated, owners
 from orbax_gds.paths import is_empty_node, jax_leaves, loose_text, typed_path, unflatten, utf8
 from orbax_gds.plan import Indices, ShardBox
-from orbax_gds.shardings import Box, Device, boxes_by_device, sharding_spec
+from orbax_gds.shardings import Box, boxes_by_device, sharding_spec
 from orbax_gds.targets import Target, flatten_target, target_of
 from orbax_gds.wants import Want, want
 
 __all__ = [
     "Flat",
+    "Shardings",
     "Target",
     "Want",
     "assemble",
     "flatten",
     "flatten_target",
+    "layout_key",
     "owned_shards",
-    "snapshot",
+    "read_leaf",
     "target_of",
     "unflatten",
     "want",
 ]
 
 _Read = tuple[LeafSpec, Any]
-_Reader = Callable[[Path, Any, "_Shardings"], _Read]
+_Reader = Callable[[Path, Any, "Shardings"], _Read]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,14 +56,19 @@ class Flat:
     Attributes:
         specs: what the manifest says of each leaf, in the order of jax, with None and empty nodes
             in their places.
-        shardings: distinct shardings of the jax leaves; `LeafSpec.sharding` counts in them.
+        numbering: of the distinct shardings of the jax leaves; `LeafSpec.sharding` counts in them.
         values: the leaf's jax.Array (of a PRNG key, its key data) or np.ndarray (of a scalar or a
             text, its words); None for a leaf without words.
     """
 
     specs: list[LeafSpec]
-    shardings: list[ShardingSpec]
+    numbering: "Shardings"
     values: list[Any]
+
+    @property
+    def shardings(self) -> list[ShardingSpec]:
+        """The distinct shardings, by number."""
+        return self.numbering.specs
 
 
 @contextlib.contextmanager
@@ -101,7 +108,7 @@ def flatten(tree: Any) -> Flat:
         [(('k', 'a'),), (('k', 'b'),)]
     """
     entries = jax_leaves(tree, is_leaf=is_empty_node)
-    shardings = _Shardings()
+    shardings = Shardings()
     specs: list[LeafSpec] = []
     values: list[Any] = []
     refused: list[str] = []
@@ -124,7 +131,7 @@ def flatten(tree: Any) -> Flat:
             f"{len(refused)} of {len(entries)} leaves cannot be saved; nothing was written:\n  "
             + "\n  ".join(refused)
         )
-    return Flat(specs=specs, shardings=shardings.specs, values=values)
+    return Flat(specs=specs, numbering=shardings, values=values)
 
 
 def _twice(specs: Sequence[LeafSpec]) -> list[str]:
@@ -149,13 +156,25 @@ def _reader(value: Any) -> _Reader:
     return _refuse
 
 
-def _read_empty(path: Path, value: Any, _: "_Shardings") -> _Read:
+def read_leaf(path: Path, value: Any, shardings: "Shardings") -> tuple[LeafSpec, Any]:
+    """Describe one leaf, as `flatten` does.
+
+    Returns:
+        What the manifest says of it, and what `Flat.values` holds of it.
+
+    Raises:
+        Unsupported: it cannot be stored.
+    """
+    return _reader(value)(path, value, shardings)
+
+
+def _read_empty(path: Path, value: Any, _: "Shardings") -> _Read:
     if value is None or type(value) in (list, tuple):
         return LeafSpec(path=path, type="None" if value is None else type(value).__name__), None
     return LeafSpec(path=path, type="dict" if isinstance(value, Mapping) else "node"), None
 
 
-def _read_array(path: Path, value: jax.Array, shardings: "_Shardings") -> _Read:
+def _read_array(path: Path, value: jax.Array, shardings: "Shardings") -> _Read:
     if value.is_deleted():
         raise Unsupported("is a jax.Array that was deleted or donated. Save before donating it.")
     spec = LeafSpec(
@@ -168,7 +187,7 @@ def _read_array(path: Path, value: jax.Array, shardings: "_Shardings") -> _Read:
     return spec, value
 
 
-def _read_prng(path: Path, value: jax.Array, shardings: "_Shardings") -> _Read:
+def _read_prng(path: Path, value: jax.Array, shardings: "Shardings") -> _Read:
     if value.is_deleted():
         raise Unsupported("is a PRNG key that was deleted or donated. Save before donating it.")
     implementation = jax.random.key_impl(value)
@@ -189,37 +208,37 @@ def _read_prng(path: Path, value: jax.Array, shardings: "_Shardings") -> _Read:
     return spec, data
 
 
-def _read_ndarray(path: Path, value: np.ndarray, _: "_Shardings") -> _Read:
+def _read_ndarray(path: Path, value: np.ndarray, _: "Shardings") -> _Read:
     if isinstance(value, np.ma.MaskedArray):
         raise Unsupported("is a masked array. Save its data and its mask as two leaves.")
     return _described(path, "numpy.ndarray", np.asarray(value))
 
 
-def _read_generic(path: Path, value: np.generic, _: "_Shardings") -> _Read:
+def _read_generic(path: Path, value: np.generic, _: "Shardings") -> _Read:
     return _described(path, "numpy.generic", np.asarray(value))
 
 
-def _read_int(path: Path, value: int, _: "_Shardings") -> _Read:
+def _read_int(path: Path, value: int, _: "Shardings") -> _Read:
     if -(2**63) <= value < 2**63:
         return _described(path, "int", np.array(int(value), np.int64))
     n_bytes = (value if value >= 0 else ~value).bit_length() // 8 + 1
     return _described(path, "int", _bytes_array(value.to_bytes(n_bytes, "little", signed=True)))
 
 
-def _read_scalar(path: Path, value: Any, _: "_Shardings") -> _Read:
+def _read_scalar(path: Path, value: Any, _: "Shardings") -> _Read:
     for kind in (bool, float, complex):
         if isinstance(value, kind):
             return _described(path, kind.__name__, np.array(value, dtype=kind))
     raise AssertionError(f"no scalar: {type(value)}")
 
 
-def _read_text(path: Path, value: str | bytes, _: "_Shardings") -> _Read:
+def _read_text(path: Path, value: str | bytes, _: "Shardings") -> _Read:
     if isinstance(value, str):
         return _described(path, "str", _bytes_array(utf8(str.__str__(value), "text")))
     return _described(path, "bytes", _bytes_array(bytes(value)))
 
 
-def _refuse(_path: Path, value: Any, _: "_Shardings") -> NoReturn:
+def _refuse(_path: Path, value: Any, _: "Shardings") -> NoReturn:
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if isinstance(value, Tracer):
@@ -267,7 +286,7 @@ def _dtype_name(dtype: np.dtype) -> str:
         raise Unsupported(f"has dtype {dtype}, which cannot be stored. Convert it.") from error
 
 
-class _Shardings:
+class Shardings:
     """Numbers the distinct shardings of a tree in the order they are met."""
 
     def __init__(self) -> None:
@@ -318,7 +337,7 @@ def owned_shards(flat: Flat, process: int) -> list[ShardBox]:
             if process == 0:
                 owned.append(ShardBox(leaf=leaf, start=(0,) * len(shape), extent=shape))
             continue
-        layout = _layout_key(spec, value)
+        layout = layout_key(spec, value)
         boxes = divided.get(layout)
         if boxes is None:
             boxes = divided[layout] = _boxes_held(value.sharding, shape, process)
@@ -350,108 +369,8 @@ def _replicated(box: ShardBox, spec: LeafSpec, holders: Indices) -> Replicated:
     return Replicated(box=box, shape=shape, dtype=dtype, n_bytes=n_bytes, holders=holders)
 
 
-def snapshot(flat: Flat, shards: Sequence[ShardBox]) -> list[np.ndarray]:
-    """Take the words of shards, so that the tree may be changed or donated afterwards.
-
-    NumPy arrays are copied. Of jax arrays in host memory a view is held: jax then copies instead
-    of donating in place, so that the words stay. From accelerators all shards are copied to
-    pinned host memory at once.
-
-    Args:
-        flat: the tree.
-        shards: boxes that lie on devices of this process, from `owned_shards`.
-
-    Returns:
-        uint8[n] for each shard: its words in C order. Read-only where it is a view.
-    """
-    arrays: list[Any] = []
-    far: list[int] = []  # positions of the arrays on accelerators
-    layouts: dict[Hashable, _Layout] = {}
-    for shard in shards:
-        spec, value = flat.specs[shard.leaf], flat.values[shard.leaf]
-        if spec.sharding is None:
-            value = _little_endian(value, copy=spec.type == "numpy.ndarray")
-        else:
-            key = _layout_key(spec, value)
-            layout = layouts.get(key) or layouts.setdefault(key, _layout(value))
-            if layout.is_far:
-                far.append(len(arrays))
-            if layout.places is not None:
-                value = _piece(value, layout.places[shard.start, shard.extent])
-        arrays.append(value)
-    if far:
-        for number, copy in zip(far, pinned_copies([arrays[n] for n in far]), strict=True):
-            arrays[number] = copy
-    return [_words(np.asarray(array)) for array in arrays]
-
-
-def _layout_key(spec: LeafSpec, value: jax.Array) -> Hashable:
+def layout_key(spec: LeafSpec, value: jax.Array) -> Hashable:
     """Return what leaves with equal boxes share; hashing a sharding for each leaf costs more."""
     if spec.prng is None:
         return spec.sharding, spec.shape
     return value.sharding, spec.shape  # that of the key data, where the spec has the keys' own
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Layout:
-    """Where the pieces lie that arrays of one sharding and shape are made of.
-
-    Attributes:
-        is_far: whether that is outside host memory.
-        places: for each box one piece with it, as its number and device; None if all is one piece.
-    """
-
-    is_far: bool
-    places: Mapping[Box, tuple[int, Device]] | None
-
-
-def _layout(value: jax.Array) -> _Layout:
-    is_spread, is_far = _spread(value.sharding)
-    if not is_spread:
-        return _Layout(is_far=is_far, places=None)
-    boxes = boxes_by_device(value.sharding, value.shape)
-    places: dict[Box, tuple[int, Device]] = {}
-    for number in range(len(value.sharding.addressable_devices)):
-        (device,) = value.addressable_data(number).devices()
-        places.setdefault(boxes[device], (number, device))
-    return _Layout(is_far=is_far, places=places)
-
-
-def _spread(sharding: Sharding) -> tuple[bool, bool]:
-    """Return whether there are several devices, and whether they are not CPUs."""
-    devices = sharding.device_set
-    return len(devices) > 1, next(iter(devices)).platform != "cpu"
-
-
-def _piece(value: jax.Array, place: tuple[int, Device]) -> jax.Array:
-    """Return one piece of an array: fetching those of all replicas would cost as much for each."""
-    number, device = place
-    piece = value.addressable_data(number)
-    assert device in piece.devices(), "equal shardings number their devices differently"
-    return piece
-
-
-def pinned_copies(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Copy arrays, each on one device, to pinned host memory of that device, all in one dispatch.
-
-    Where a device has no pinned host memory the transfer to plain host memory is started instead.
-    """
-    devices = [next(iter(array.devices())) for array in arrays]
-    kinds = {device: {m.kind for m in device.addressable_memories()} for device in set(devices)}
-    if all("pinned_host" in held for held in kinds.values()):
-        places = [SingleDeviceSharding(device, memory_kind="pinned_host") for device in devices]
-        return jax.device_put(arrays, places)
-    for array in arrays:
-        array.copy_to_host_async()
-    return arrays
-
-
-def _little_endian(array: np.ndarray, *, copy: bool) -> np.ndarray:
-    if array.dtype.byteorder == ">":
-        return array.byteswap().view(array.dtype.newbyteorder("="))
-    return array.copy(order="C") if copy else array
-
-
-def _words(array: np.ndarray) -> np.ndarray:
-    """View an array as its bytes in C order; copied only if they do not lie so."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

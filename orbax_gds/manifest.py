@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -111,6 +111,27 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     base: None = None
 
 
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """A manifest whose stripes are not described yet, its leaves in JSON as they will stand there.
+
+    Who publishes an item need not look at its leaves.
+    """
+
+    format: int
+    requires: tuple[str, ...]
+    writer: str
+    leaves: msgspec.Raw
+    shardings: msgspec.Raw
+    stripes: tuple[StripeSpec, ...]
+    sidecars: dict[str, SidecarSpec]
+    options: dict[str, Any]
+    custom_metadata: Any = None
+    base: None = None
+
+
+_M = TypeVar("_M", Manifest, Pending)
+
+
 def crc_text(data: Any, value: int = 0) -> str:
     """Return the CRC32C of the bytes as the eight hexadecimal digits the manifest writes."""
     return f"{_native.crc32c(data, value):08x}"
@@ -137,7 +158,7 @@ def _as_lists(value: Any) -> Any:
     return [_as_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: Manifest | Pending) -> bytes:
     """Return the bytes of `manifest.json`; all of it must be valid Unicode.
 
     Raises:
@@ -152,18 +173,39 @@ def encode(manifest: Manifest) -> bytes:
     return b'{"crc32c":"%s",' % crc_text(body).encode() + body
 
 
-def decode(data: bytes, where: str, *, pending: bool = False) -> Manifest:
+def decode(data: bytes, where: str) -> Manifest:
     """Read the bytes of `manifest.json` and check all that can be checked without the stripes.
 
     Args:
         data: the whole file.
         where: its path, for messages.
-        pending: the stripes are named but not yet described.
 
     Raises:
         Corrupt: checksum, JSON or a field is wrong.
         Unsupported: it was written by a newer format or needs an unknown feature.
     """
+    manifest = _parse(_checked(data, where), Manifest, where)
+    _check_leaves(manifest, where)
+    for sharding in manifest.shardings:
+        _check_sharding(sharding, where)
+    _check_files(manifest, where)
+    for stripe in manifest.stripes:
+        _check_described(stripe, where)
+    return manifest
+
+
+def decode_pending(data: bytes, where: str) -> Pending:
+    """Read a manifest that a save of this version has left to be published.
+
+    Args, Raises: as `decode`, but leaves and shardings are only checked to be JSON.
+    """
+    pending = _parse(_checked(data, where), Pending, where)
+    _check_files(pending, where)
+    return pending
+
+
+def _checked(data: bytes, where: str) -> bytes:
+    """Return the JSON of a manifest whose checksum is right."""
     if len(data) > MAX_MANIFEST_BYTES:
         raise Corrupt(
             f"{where} has {len(data)} bytes, a manifest has at most {MAX_MANIFEST_BYTES}. "
@@ -177,15 +219,10 @@ def decode(data: bytes, where: str, *, pending: bool = False) -> Manifest:
             f"{where}: the manifest's CRC32C is {found} but it says {said}. The file is damaged; "
             "restore another step or a copy of this one."
         )
-    manifest = _parse(b"{" + data[_PREFIX_BYTES:], where)
-    _check_leaves(manifest, where)
-    for sharding in manifest.shardings:
-        _check_sharding(sharding, where)
-    _check_files(manifest, where, pending)
-    return manifest
+    return b"{" + data[_PREFIX_BYTES:]
 
 
-def _parse(body: bytes, where: str) -> Manifest:
+def _parse(body: bytes, kind: type[_M], where: str) -> _M:
     try:
         head = msgspec.json.decode(body, type=_Head)
         if head.format > FORMAT_VERSION:
@@ -199,7 +236,7 @@ def _parse(body: bytes, where: str) -> Manifest:
             raise Unsupported(
                 f"{where} needs the features {unknown}, unknown to this orbax_gds. Update it."
             )
-        return msgspec.json.decode(body, type=Manifest)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise Corrupt(f"{where}: a field of the manifest is wrong: {err}.") from err
 
@@ -268,16 +305,20 @@ def _check_sharding(sharding: ShardingSpec, where: str) -> None:
         )
 
 
-def _check_files(manifest: Manifest, where: str, pending: bool) -> None:
+def _check_described(stripe: StripeSpec, where: str) -> None:
+    if not (
+        _UUID.fullmatch(stripe.uuid)
+        and _CRC.fullmatch(stripe.layout_crc32c)
+        and _CRC.fullmatch(stripe.index_crc32c)
+        and stripe.bytes > 0
+    ):
+        raise Corrupt(f"{where}: the entry of stripe {stripe.file!r} is malformed.")
+
+
+def _check_files(manifest: Manifest | Pending, where: str) -> None:
     stripes = manifest.stripes
     for stripe in stripes:
-        described = (
-            _UUID.fullmatch(stripe.uuid)
-            and _CRC.fullmatch(stripe.layout_crc32c)
-            and _CRC.fullmatch(stripe.index_crc32c)
-            and stripe.bytes > 0
-        )
-        if not _STRIPE_NAME.fullmatch(stripe.file) or not (described or pending):
+        if not _STRIPE_NAME.fullmatch(stripe.file):
             raise Corrupt(f"{where}: the entry of stripe {stripe.file!r} is malformed.")
     if bad := [name for name in manifest.sidecars if not _SIDECAR_NAME.fullmatch(name)]:
         raise Corrupt(f"{where}: {bad[0]!r} is no name of a file beside the manifest.")

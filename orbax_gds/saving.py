@@ -32,21 +32,21 @@ from orbax_gds.bandwidth import (
 )
 from orbax_gds.codecs import codec_by_id
 from orbax_gds.commit import PROBE_SUFFIX, leave_pending, make_directory, publish, sync_directory
-from orbax_gds.derived import FEATURE, DerivedShard
+from orbax_gds.derived import FEATURE
 from orbax_gds.deriving import find_derived
 from orbax_gds.drivers import Driver, File, open_driver
-from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Exists, IoError
 from orbax_gds.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
-    Manifest,
+    Pending,
     StripeSpec,
     check_custom_metadata,
 )
 from orbax_gds.monitoring import SaveReport, Stopwatch
 from orbax_gds.options import Options
-from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run, ShardBox, make_plan
+from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run
+from orbax_gds.plan_cache import PlanCache, Planned
 from orbax_gds.staging import BufferPool, aligned_empty
 from orbax_gds.threads import run_threads
 
@@ -133,6 +133,7 @@ def prepare(
     *,
     options: Options | None = None,
     custom_metadata: Any = None,
+    cache: PlanCache | None = None,
 ) -> "Prepared":
     """Take a PyTree apart, plan its stripe and take the snapshot: all that must block training.
 
@@ -142,6 +143,7 @@ def prepare(
         tree: as in `save`.
         options: as in `save`.
         custom_metadata: as in `save`.
+        cache: plans from `make_cache`, kept for many saves; None plans anew.
 
     Raises:
         Unsupported: leaves that cannot be saved; each is named.
@@ -149,26 +151,17 @@ def prepare(
     options = options or Options.from_environment()
     check_custom_metadata(custom_metadata)
     watch = Stopwatch()
-    process = jax.process_index()
     with leaves.uncollected(), watch.time("plan"):
-        flat = leaves.flatten(tree)
-        dtypes = [None if s.dtype is None else dtype_by_name(s.dtype) for s in flat.specs]
-        boxes = leaves.owned_shards(flat, process)
-        plan = make_plan(boxes, dtypes, int(options.chunk_bytes))
+        cache = cache or make_cache(options)
+        planned, values, was_known = cache.plan(tree)
     with leaves.uncollected(), watch.time("snapshot"):
-        buffers = leaves.snapshot(flat, boxes)
-    manifest = Manifest(
-        format=FORMAT_VERSION,
-        requires=(),
-        writer=f"orbax_gds {__version__}",
-        leaves=tuple(flat.specs),
-        shardings=tuple(flat.shardings),
-        stripes=tuple(_undescribed(p) for p in range(jax.process_count())),
-        sidecars={},
-        options=options.as_json(),
-        custom_metadata=copy.deepcopy(custom_metadata),
-    )
-    return Prepared(manifest, plan, buffers, options, process, watch)
+        buffers = planned.picks.take(values)
+    return Prepared(planned, buffers, options, copy.deepcopy(custom_metadata), watch, was_known)
+
+
+def make_cache(options: Options) -> PlanCache:
+    """Return the plans of saves under these options; keep them for the next save."""
+    return PlanCache(int(options.chunk_bytes), jax.process_index())
 
 
 def _undescribed(process: int) -> StripeSpec:
@@ -182,19 +175,26 @@ class Prepared:
 
     def __init__(
         self,
-        manifest: Manifest,
-        plan: Plan,
+        planned: Planned,
         buffers: list[np.ndarray],
         options: Options,
-        process: int,
+        custom_metadata: Any,
         watch: Stopwatch,
+        was_known: bool,
     ) -> None:
-        self.manifest, self.plan, self.options = manifest, plan, options
-        self.process, self.watch = process, watch
+        self.planned, self.options = planned, options
+        self.process, self.watch = planned.process, watch
+        self.cut = planned.whole
         self.coding = weighing.as_asked(options.codec)
+        self._custom_metadata = custom_metadata
+        self.was_known = was_known
         self._buffers: list[np.ndarray] = buffers
-        self.derived: tuple[DerivedShard, ...] = ()
-        self._bytes_derived = 0
+        self._n_derived = self._bytes_derived = 0
+
+    @property
+    def plan(self) -> Plan:
+        """What this process stores."""
+        return self.cut.plan
 
     def write(
         self,
@@ -239,20 +239,17 @@ class Prepared:
         storage.remember(key, writer.meter, writer.file_bytes)
         with self.watch.time("sync"):
             if self.process == 0:
-                resolved = {"coding": self.coding.codec, "zstd_level": self.coding.zstd_level}
-                options = self.manifest.options | resolved
-                manifest = msgspec.structs.replace(self.manifest, options=options)
-                metadata = sidecar.encode(manifest)
-                leave_pending(directory, manifest, {sidecar.NAME: metadata})
+                metadata = sidecar.encode(self.planned.tree_json, self._custom_metadata)
+                leave_pending(directory, self._manifest(), {sidecar.NAME: metadata})
             sync_directory(directory)
         report = SaveReport(
             path=directory,
             state="synced",
-            n_leaves=len(self.manifest.leaves),
+            n_leaves=len(self.planned.specs),
             n_chunks=self.plan.n_chunks,
             bytes_in=sum(run.n_bytes for run in self.plan.runs) + self._bytes_derived,
             bytes_out=writer.file_bytes,
-            n_derived=len(self.derived),
+            n_derived=self._n_derived,
             bytes_derived=self._bytes_derived,
             coding=self.coding.codec,
             coding_reason=self.coding.reason,
@@ -269,21 +266,32 @@ class Prepared:
         if not self.options.derive:
             return
         with self.watch.time("derive"):
-            specs, planned = self.manifest.leaves, self.plan.shards
-            derived = find_derived(planned, self._buffers, specs, self.options.n_workers)
+            shards = self.plan.shards
+            derived = find_derived(
+                shards, self._buffers, self.planned.specs, self.options.n_workers
+            )
             if not derived:
                 return
-            self.derived = tuple(derived.values())
+            self._n_derived = len(derived)
             self._bytes_derived = sum(self._buffers[number].nbytes for number in derived)
-            kept = [number for number in range(len(planned)) if number not in derived]
-            boxes = [
-                ShardBox(leaf=planned[i].leaf, start=planned[i].start, extent=planned[i].extent)
-                for i in kept
+            self._buffers = [
+                buffer for number, buffer in enumerate(self._buffers) if number not in derived
             ]
-            dtypes = [None if s.dtype is None else dtype_by_name(s.dtype) for s in specs]
-            self.plan = make_plan(boxes, dtypes, int(self.options.chunk_bytes))
-            self._buffers = [self._buffers[number] for number in kept]
-            self.manifest = msgspec.structs.replace(self.manifest, requires=(FEATURE,))
+            self.cut = self.planned.without(derived)
+
+    def _manifest(self) -> Pending:
+        resolved = {"coding": self.coding.codec, "zstd_level": self.coding.zstd_level}
+        return Pending(
+            format=FORMAT_VERSION,
+            requires=(FEATURE,) if self._n_derived else (),
+            writer=f"orbax_gds {__version__}",
+            leaves=self.planned.leaves_json,
+            shardings=msgspec.Raw(msgspec.json.encode(self.planned.shardings)),
+            stripes=tuple(_undescribed(process) for process in range(jax.process_count())),
+            sidecars={},
+            options=self.options.as_json() | resolved,
+            custom_metadata=self._custom_metadata,
+        )
 
     def _resolve(
         self,
@@ -387,7 +395,7 @@ class _StripeWriter:
     def write(self) -> None:
         """Write header, layout, frames, index and footer; not synced."""
         identity = uuid.uuid4().bytes
-        layout = stripes.encode_layout((*self.save.plan.shards, *self.save.derived))
+        layout = self.save.cut.layout
         head = stripes.encode_head(
             process=self.save.process,
             uuid=identity,

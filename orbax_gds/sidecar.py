@@ -7,9 +7,10 @@ leaves of the manifest and never read by this package.
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from orbax_gds.errors import Unsupported
-from orbax_gds.manifest import Key, LeafSpec, Manifest, Path
+from orbax_gds.manifest import Key, LeafSpec, Path
 
 NAME = "_METADATA"
 
@@ -23,16 +24,31 @@ _STORED_TYPES = {
 }
 
 
-def encode(manifest: Manifest) -> bytes:
-    """Return the bytes of `_METADATA` for an item.
+def encode_tree(leaves: Sequence[LeafSpec]) -> str:
+    """Return what `_METADATA` says of the leaves: JSON in ASCII.
 
     Orbax joins keys as text, so keys that differ only in type, such as 1 and "1", would fall
     together; the later one is written with a number behind it, as "1#2". Every value that has words
     is marked as one that Orbax itself cannot deserialize, and its type names this package, which
     Orbax then quotes when a handler of its own is asked to restore it.
+    """
+    names = _Names(leaves)
+    entries = {}
+    for leaf in leaves:
+        keys = names.of(leaf.path)
+        entries[str(tuple(name for name, _ in keys))] = {
+            "key_metadata": [{"key": name, "key_type": kind} for name, kind in keys],
+            "value_metadata": {"value_type": _value_type(leaf), "skip_deserialize": True},
+        }
+    return json.dumps(entries)
+
+
+def encode(tree: str, custom_metadata: Any) -> bytes:
+    """Return the bytes of `_METADATA` for an item.
 
     Args:
-        manifest: of the item; its leaves and custom metadata are used.
+        tree: its leaves, by `encode_tree`.
+        custom_metadata: of the user's.
 
     Returns:
         JSON in ASCII.
@@ -40,23 +56,14 @@ def encode(manifest: Manifest) -> bytes:
     Raises:
         Unsupported: the custom metadata is not JSON.
     """
-    names = _Names(manifest.leaves)
-    entries = {}
-    for leaf in manifest.leaves:
-        keys = names.of(leaf.path)
-        entries[str(tuple(name for name, _ in keys))] = {
-            "key_metadata": [{"key": name, "key_type": kind} for name, kind in keys],
-            "value_metadata": {"value_type": _value_type(leaf), "skip_deserialize": True},
-        }
-    tree = {
-        "tree_metadata": entries,
+    rest = {
         "use_ocdbt": False,
         "use_zarr3": False,
         "store_array_data_equal_to_fill_value": True,
-        "custom_metadata": manifest.custom_metadata,
+        "custom_metadata": custom_metadata,
     }
     try:
-        return json.dumps(tree).encode("ascii")
+        return f'{{"tree_metadata": {tree}, {json.dumps(rest)[1:]}'.encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise Unsupported(
             f"custom_metadata cannot be written as JSON: {error}. "

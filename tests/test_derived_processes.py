@@ -1,6 +1,6 @@
 """Derived shards of several processes: what the item of all says of them."""
 
-import numpy as np
+import jax
 import pytest
 from derived_items import (
     derived_of,
@@ -12,31 +12,27 @@ from derived_items import (
 
 import orbax_gds as ogds
 from orbax_gds import commit
-from orbax_gds.dtypes import dtype_of
 from orbax_gds.errors import CommitError
-from orbax_gds.manifest import FORMAT_VERSION, Manifest
+from orbax_gds.leaves import Flat, Shardings
 from orbax_gds.monitoring import Stopwatch
 from orbax_gds.options import Options
-from orbax_gds.plan import ShardBox, make_plan
-from orbax_gds.saving import Prepared, _undescribed
+from orbax_gds.plan import ShardBox
+from orbax_gds.plan_cache import Planned
+from orbax_gds.saving import Prepared
 
 
-def prepared(process, arrays, own, directory):
+@pytest.fixture(autouse=True)
+def two_processes(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+
+
+def prepared(process, arrays, own):
     """A save of one process of two, which holds the leaves `own`."""
+    flat = Flat(specs=list(specs_of(arrays)), numbering=Shardings(), values=list(arrays))
     boxes = [ShardBox(leaf=i, start=(0, 0), extent=arrays[i].shape) for i in own]
-    plan = make_plan(boxes, [dtype_of(array.dtype) for array in arrays], 1 << 20)
-    manifest = Manifest(
-        format=FORMAT_VERSION,
-        requires=(),
-        writer="test",
-        leaves=specs_of(arrays),
-        shardings=(),
-        stripes=(_undescribed(0), _undescribed(1)),
-        sidecars={},
-        options={},
-    )
-    buffers = [arrays[i].reshape(-1).view(np.uint8) for i in own]
-    return Prepared(manifest, plan, buffers, Options(), process, Stopwatch())
+    planned = Planned(flat, boxes, process, 1 << 20)
+    words = planned.picks.take(flat.values)
+    return Prepared(planned, words, Options(), None, Stopwatch(), was_known=False)
 
 
 @pytest.mark.parametrize("derives", [{0}, {1}, {0, 1}, set()])
@@ -47,7 +43,7 @@ def test_the_item_requires_what_any_process_derived(tmp_path, derives):
         other = weights.copy() if process in derives else flipped(weights)
         arrays += [weights, other]
     for process in (0, 1):
-        prepared(process, arrays, [2 * process, 2 * process + 1], tmp_path).write(tmp_path)
+        prepared(process, arrays, [2 * process, 2 * process + 1]).write(tmp_path)
     commit.publish(tmp_path)
     assert len(derived_of(tmp_path)) == len(derives)
     for got, expected in zip(read_leaves(tmp_path), arrays, strict=True):
@@ -61,7 +57,7 @@ def test_a_layout_that_was_damaged_since_is_not_published(tmp_path, damaged, der
     weights = master(0)
     arrays = [weights, weights.copy() if derives else flipped(weights), master(1)]
     for process, own in enumerate(([0, 1], [2])):
-        prepared(process, arrays, own, tmp_path).write(tmp_path)
+        prepared(process, arrays, own).write(tmp_path)
     with open(tmp_path / f"p0000{damaged}.ogds", "r+b") as file:
         file.seek(70)
         file.write(b"\xff")

@@ -18,7 +18,7 @@ import orbax_gds as ogds
 from orbax_gds import sidecar
 from orbax_gds.args import GdsRestore, GdsSave
 from orbax_gds.errors import Unsupported
-from orbax_gds.manifest import LeafSpec, Manifest
+from orbax_gds.manifest import LeafSpec
 
 
 class Pair(NamedTuple):
@@ -183,20 +183,8 @@ keys = st.lists(
 ).map(tuple)
 
 
-def manifest_of(paths, custom_metadata=None) -> Manifest:
-    return Manifest(
-        format=1,
-        requires=(),
-        writer="",
-        leaves=tuple(
-            LeafSpec(path=path, type="jax.Array", dtype="float32", shape=(2,)) for path in paths
-        ),
-        shardings=(),
-        stripes=(),
-        sidecars={},
-        options={},
-        custom_metadata=custom_metadata,
-    )
+def leaves_at(paths):
+    return [LeafSpec(path=path, type="jax.Array", dtype="float32", shape=(2,)) for path in paths]
 
 
 def is_tree(paths) -> bool:
@@ -208,14 +196,14 @@ def is_tree(paths) -> bool:
 @given(st.lists(keys, min_size=1, max_size=6, unique=True).filter(is_tree))
 def test_orbax_counts_as_many_leaves_as_there_are_whatever_the_keys(tmp_path_factory, paths):
     path = tmp_path_factory.mktemp("sidecar")
-    (path / sidecar.NAME).write_bytes(sidecar.encode(manifest_of(sorted(paths, key=repr))))
+    (path / sidecar.NAME).write_bytes(sidecar.encode(sidecar.encode_tree(leaves_at(sorted(paths, key=repr))), None))
     seen = read_by_orbax(ocp.path.step.epath.Path(path))
     assert len(jax.tree.leaves(seen.tree)) == len(paths)
 
 
 def test_custom_metadata_that_is_not_json_is_refused():
     with pytest.raises(Unsupported, match="custom_metadata cannot be written as JSON"):
-        sidecar.encode(manifest_of([(("k", "w"),)], custom_metadata={"x": object()}))
+        sidecar.encode("{}", {"x": object()})
 
 
 def test_sidecar_is_ascii_json_without_paths_of_the_machine(tmp_path):

@@ -25,6 +25,8 @@ LAYERS = (
     ("wording",),
     ("terminal", "page"),
     ("leaves",),
+    ("snapshot",),
+    ("plan_cache",),
     ("saving", "restoring"),
     ("dropin",),
     ("handler",),
@@ -33,7 +35,11 @@ LAYERS = (
     ("cli",),
     ("__main__", "__init__"),
 )
-SEES_JAX = {"paths", "shardings", "targets", "wants", "assemble", "leaves", "saving", "restoring"}
+SEES_JAX = {"paths", "shardings", "targets", "wants", "assemble", "leaves", "snapshot"} | {
+    "plan_cache",
+    "saving",
+    "restoring",
+}
 SEES_ORBAX = {"tree_metadata", "dropin", "handler", "args", "demo"}
 FRAMEWORKS = {"jax", "jaxlib", "orbax", "flax", "optax", "tensorstore"}
 

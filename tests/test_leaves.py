@@ -31,6 +31,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tree_strategies import HELD_BY_JAX, JAX_DTYPES, arrays, plain, trees
 
 from orbax_gds import leaves
+from orbax_gds.snapshot import Picks
 from orbax_gds.dtypes import DTYPES
 from orbax_gds.errors import Corrupt, Unsupported
 from orbax_gds.manifest import LeafSpec
@@ -155,7 +156,7 @@ def test_each_box_has_one_owner_among_those_that_hold_it(layouts):
             )
         )
         values.append(types.SimpleNamespace(sharding=Machines(placed)))
-    flat = leaves.Flat(specs=specs, shardings=[], values=values)
+    flat = leaves.Flat(specs=specs, numbering=leaves.Shardings(), values=values)
     found = collections.Counter()
     for process in range(4):
         for shard in leaves.owned_shards(flat, process):
@@ -175,7 +176,7 @@ def test_replicas_are_shared_evenly_by_bytes():
         for i in range(n)
     ]
     values = [types.SimpleNamespace(sharding=Machines(everywhere[i % 2])) for i in range(n)]
-    flat = leaves.Flat(specs=specs, shardings=[], values=values)
+    flat = leaves.Flat(specs=specs, numbering=leaves.Shardings(), values=values)
     loads = [sum(s.n_elements for s in leaves.owned_shards(flat, process)) for process in range(4)]
     assert max(loads) - min(loads) <= 4096
 
@@ -205,7 +206,7 @@ def test_parameters_are_stored_where_their_masters_are(n_processes, order):
     values = [
         types.SimpleNamespace(sharding=Machines([(0, *spec.shape, processes)])) for spec in specs
     ]
-    flat = leaves.Flat(specs=specs, shardings=[], values=values)
+    flat = leaves.Flat(specs=specs, numbering=leaves.Shardings(), values=values)
     owners = [0] * len(specs)
     for process in processes:
         for shard in leaves.owned_shards(flat, process):
@@ -386,7 +387,7 @@ def test_unreduced_partial_sums_are_refused():
     partial = NamedSharding(over, PartitionSpec(None, unreduced={"x"}))
     with pytest.raises(Unsupported, match="unreduced"):
         leaves.sharding_spec(partial)
-    shardings = leaves._Shardings()
+    shardings = leaves.Shardings()
     for _ in range(2):  # every leaf of that sharding is refused, not the first alone
         with pytest.raises(Unsupported, match="unreduced"):
             shardings.number(partial)
@@ -431,7 +432,7 @@ def test_restored_arrays_alias_the_words_and_can_be_donated():
     flat = leaves.flatten(tree)
     wants = [leaves.want(i, spec, flat.shardings, None) for i, spec in enumerate(flat.specs)]
     shards = leaves.owned_shards(flat, 0)
-    arrays = stored_arrays(flat, shards, leaves.snapshot(flat, shards))
+    arrays = stored_arrays(flat, shards, Picks(flat, shards).take(flat.values))
     words = [[words_at_64(arrays[w.leaf][s[0] : s[0] + e[0]]) for s, e in w.boxes] for w in wants]
     one, many = leaves.assemble(wants, words)
     assert one.unsafe_buffer_pointer() == words[0][0].ctypes.data

@@ -15,8 +15,9 @@ from in_memory import (
 )
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from orbax_gds import leaves
+from orbax_gds import leaves, snapshot
 from orbax_gds.errors import Unsupported
+from orbax_gds.snapshot import Picks
 
 
 def test_a_snapshot_survives_writes_and_donation():
@@ -29,7 +30,7 @@ def test_a_snapshot_survives_writes_and_donation():
     expected = {name: np.array(value) for name, value in tree.items()}
     flat = leaves.flatten(tree)
     shards = leaves.owned_shards(flat, 0)
-    words = leaves.snapshot(flat, shards)
+    words = Picks(flat, shards).take(flat.values)
     tree["host"][:] = -1
     step = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
     for name in ("one", "spread"):
@@ -63,7 +64,7 @@ def test_a_snapshot_fetches_only_the_pieces_that_are_stored(monkeypatch):
     monkeypatch.setattr(
         type(tree[0]), "addressable_data", lambda a, n: fetched.append(n) or fetch(a, n)
     )
-    words = leaves.snapshot(flat, shards)
+    words = Picks(flat, shards).take(flat.values)
     assert len(fetched) == 8 + len(shards) == 8 + 20  # all 8 of the first array, to find the boxes
     for leaf, array in stored_arrays(flat, shards, words).items():
         np.testing.assert_array_equal(array, np.full(8, leaf))
@@ -78,9 +79,9 @@ def test_arrays_of_one_number_of_devices_in_another_order_keep_their_elements():
 
 
 def test_a_snapshot_of_device_memory_is_a_view_on_cpus():
-    array = jnp.arange(1000.0)
+    array = jnp.arange(100_000.0)
     flat = leaves.flatten([array])
-    (words,) = leaves.snapshot(flat, leaves.owned_shards(flat, 0))
+    (words,) = Picks(flat, leaves.owned_shards(flat, 0)).take(flat.values)
     assert words.ctypes.data == array.unsafe_buffer_pointer()
 
 
@@ -91,18 +92,18 @@ def test_the_words_of_a_layout_that_is_not_c_order_are_in_c_order():
     )
     array = jax.device_put(jnp.arange(12.0).reshape(3, 4), asked)
     flat = leaves.flatten([array])
-    (words,) = leaves.snapshot(flat, leaves.owned_shards(flat, 0))
+    (words,) = Picks(flat, leaves.owned_shards(flat, 0)).take(flat.values)
     np.testing.assert_array_equal(words.view(np.float32), np.arange(12.0))
 
 
 def test_accelerators_are_snapshot_through_pinned_memory(monkeypatch):
     spread = NamedSharding(mesh(4, 2), PartitionSpec("y"))
     tree = [jnp.arange(5, dtype=jnp.bfloat16), jax.device_put(np.arange(8), spread), np.ones(3), 7]
-    monkeypatch.setattr(leaves, "_spread", lambda s: (len(s.device_set) > 1, True))
+    monkeypatch.setattr(snapshot, "_spread", lambda s: (len(s.device_set) > 1, True))
     dispatched = []
-    pin = leaves.pinned_copies
+    pin = snapshot.pinned_copies
     monkeypatch.setattr(
-        leaves, "pinned_copies", lambda a: dispatched.append(pin(a)) or dispatched[0]
+        snapshot, "pinned_copies", lambda a: dispatched.append(pin(a)) or dispatched[0]
     )
     assert_same_bits(round_trip(tree), tree)
     kind = "pinned_host" if "pinned_host" in MEMORY_KINDS else "unpinned_host"

@@ -12,6 +12,7 @@ from in_memory import assert_same_bits, bits, enable_x64, restored, round_trip, 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from orbax_gds import leaves
+from orbax_gds.snapshot import Picks
 from orbax_gds.errors import Mismatch, Unsupported
 from orbax_gds.leaves import Target
 from orbax_gds.manifest import LeafSpec, ShardingSpec
@@ -23,7 +24,7 @@ EIGHT = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
 def saved(tree):
     flat = leaves.flatten(tree)
     shards = leaves.owned_shards(flat, 0)
-    return flat, stored_arrays(flat, shards, leaves.snapshot(flat, shards))
+    return flat, stored_arrays(flat, shards, Picks(flat, shards).take(flat.values))
 
 
 def asked(value, target, **how):

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -248,6 +249,26 @@ std::pair<int, size_t> py_decode_run(nb::handle frames, nb::handle records, nb::
     return {static_cast<int>(result.status), result.chunk};
 }
 
+// The caller vouches for the addresses: that so many bytes can be read there as long as it runs. It
+// keeps the interpreter to itself, so that no other thread of Python lets go of them.
+void py_gather(nb::handle pieces, nb::handle out) {
+    const Buffer rows(pieces, "pieces", Buffer::Access::kRead);
+    const Buffer to(out, "out", Buffer::Access::kWrite);
+    std::span<uint8_t> left = to.bytes();
+    for (size_t i = 0; i < rows.rows("pieces", 2, sizeof(uint64_t)); ++i) {
+        uint64_t row[2];
+        std::memcpy(row, rows.bytes().data() + i * sizeof row, sizeof row);
+        if (row[1] > left.size()) {
+            refuse("out has ", to.bytes().size(), " bytes, too few for piece ", i, ".");
+        }
+        std::memcpy(left.data(), reinterpret_cast<const uint8_t*>(row[0]), row[1]);
+        left = left.subspan(row[1]);
+    }
+    if (!left.empty()) {
+        refuse("out has ", left.size(), " bytes more than the pieces.");
+    }
+}
+
 bool py_derives(nb::handle source, nb::handle target, int rule) {
     if (rule != static_cast<int>(Rule::kCopy) && rule != static_cast<int>(Rule::kRound)) {
         refuse("rule must be 1 (copy) or 2 (round), not ", rule, ".");
@@ -391,6 +412,7 @@ NB_MODULE(_native, m) {
           nb::arg("align_bytes"), nb::arg("zstd_level") = 0);
     m.def("decode_run", &py_decode_run, nb::arg("frames"), nb::arg("records"), nb::arg("chunks"),
           nb::arg("buffers"), nb::arg("segments"), nb::kw_only(), nb::arg("check_only") = false);
+    m.def("gather", &py_gather, nb::arg("pieces"), nb::arg("out"));
     m.def("derives", &py_derives, nb::arg("source"), nb::arg("target"), nb::arg("rule"));
     m.def("encode_frame", &py_encode_frame, nb::arg("words"), nb::arg("dtype"), nb::kw_only(),
           nb::arg("chunk") = 0, nb::arg("codec") = "auto", nb::arg("block_map") = nb::none(),

@@ -1,0 +1,224 @@
+"""A known structure is planned once, and what is stored is always the tree at hand."""
+
+import gc
+import sys
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_memory import assert_same_bits, mesh
+from jax.sharding import NamedSharding, PartitionSpec
+from tree_strategies import trees
+
+import orbax_gds as ogds
+from orbax_gds import _native, saving, snapshot
+from orbax_gds.errors import Unsupported
+from orbax_gds.options import Options
+from orbax_gds.plan_cache import PlanCache
+
+SPREAD = NamedSharding(mesh(8), PartitionSpec("x"))
+TURNED = NamedSharding(mesh(4, 2), PartitionSpec(("x", "y")))
+
+
+def state(seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "w": jnp.asarray(rng.standard_normal((8, 40)), jnp.bfloat16),
+        "b": [jnp.asarray(rng.standard_normal(16), jnp.float32) for _ in range(3)],
+        "spread": jax.device_put(rng.standard_normal(16).astype(np.float32), SPREAD),
+        "key": jax.random.key(seed),
+        "host": rng.standard_normal(5),
+        "step": seed,
+        "big": 2**70 + seed,
+        "name": f"run {seed}",
+        "none": None,
+        "empty": {"a": (), "b": []},
+    }
+
+
+def cache() -> PlanCache:
+    return saving.make_cache(Options())
+
+
+def save(plans, tree, path):
+    """Save a tree with the plans of earlier saves; return whether its structure was known."""
+    path.mkdir()
+    prepared = saving.prepare(tree, cache=plans)
+    prepared.write(path)
+    saving.publish(path)
+    return prepared.was_known
+
+
+def test_the_second_save_of_a_structure_is_known_and_stores_the_second_values(tmp_path):
+    plans = cache()
+    for seed in range(3):
+        tree = state(seed)
+        assert save(plans, tree, tmp_path / str(seed)) == (seed > 0)
+        assert_same_bits(ogds.restore(tmp_path / str(seed), tree), tree)
+
+
+CHANGES = {
+    "value": lambda t: t | {"w": t["w"] + 1},
+    "added": lambda t: t | {"more": jnp.ones(3)},
+    "removed": lambda t: {k: v for k, v in t.items() if k != "w"},
+    "renamed": lambda t: {("v" if k == "w" else k): v for k, v in t.items()},
+    "reshaped": lambda t: t | {"w": t["w"].reshape(40, 8)},
+    "recast": lambda t: t | {"w": t["w"].astype(jnp.float16)},
+    "recast of the same size": lambda t: t | {"b": [x.view(jnp.uint32) for x in t["b"]]},
+    "resharded": lambda t: t | {"spread": jax.device_put(t["spread"], TURNED)},
+    "gathered": lambda t: t | {"spread": jnp.asarray(np.asarray(t["spread"]))},
+    "other memory": lambda t: t | {"w": np.asarray(t["w"])},
+    "other key": lambda t: t | {"key": jax.random.key(5, impl="rbg")},
+    "more keys": lambda t: t | {"key": jax.random.split(t["key"], 3)},
+    "host shape": lambda t: t | {"host": t["host"][:3]},
+    "host dtype": lambda t: t | {"host": t["host"].astype(np.float32)},
+    "longer text": lambda t: t | {"name": "a much longer name"},
+    "smaller number": lambda t: t | {"big": 1},
+    "larger number": lambda t: t | {"step": 2**100},
+    "number of another kind": lambda t: t | {"step": 1.5},
+    "not None": lambda t: t | {"none": 1},
+    "other empty node": lambda t: t | {"empty": {"a": [], "b": ()}},
+    "tuple": lambda t: t | {"b": tuple(t["b"])},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_changes_between_two_saves_the_stored_step_follows(tmp_path, change):
+    plans = cache()
+    tree = state()
+    save(plans, tree, tmp_path / "0")
+    changed = CHANGES[change](tree)
+    assert save(plans, changed, tmp_path / "1") == (change in ("value", "number of another value"))
+    assert_same_bits(ogds.restore(tmp_path / "1", changed), changed)
+    assert save(plans, tree, tmp_path / "2")
+    assert_same_bits(ogds.restore(tmp_path / "2", tree), tree)
+    for step in "12":
+        assert ogds.verify(tmp_path / step) == []
+
+
+@settings(max_examples=25)
+@given(st.lists(trees(), min_size=1, max_size=3))
+def test_trees_of_any_kind_come_back_from_a_warm_cache(tmp_path_factory, several):
+    path = tmp_path_factory.mktemp("items")
+    plans = cache()
+    for step, tree in enumerate(several * 2):
+        known = save(plans, tree, path / str(step))
+        assert known or step < len(several)
+        assert_same_bits(ogds.restore(path / str(step), tree), tree)
+
+
+def test_a_cache_holds_no_values():
+    plans = cache()
+    tree = {"small": jnp.ones(8), "large": jnp.ones((300, 300)), "key": jax.random.key(0)}
+    refs = [weakref.ref(leaf) for leaf in jax.tree.leaves(tree)]
+    plans.plan(tree)
+    plans.plan(tree)
+    del tree
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 3
+
+
+def test_the_oldest_structures_are_forgotten():
+    plans = cache()
+    assert [plans.plan([1] * n)[2] for n in (*range(9), 8, 1, 0)] == [False] * 9 + [
+        True,
+        True,
+        False,
+    ]
+
+
+def calls_within(run):
+    """Count the calls of functions of this package, in all threads."""
+    n_calls = 0
+
+    def count(frame, event, _):
+        nonlocal n_calls
+        n_calls += event == "call" and "orbax_gds" in frame.f_code.co_filename
+
+    threading.setprofile(count)
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return n_calls
+
+
+def test_a_known_structure_calls_no_function_for_each_leaf(tmp_path):
+    calls = []
+    for n in (100, 1000):
+        plans = cache()
+        tree = {str(i): jnp.full(8, i, jnp.bfloat16 if i % 2 else jnp.float32) for i in range(n)}
+        save(plans, tree, tmp_path / f"{n}")
+        again = tmp_path / f"{n} again"
+        calls.append(calls_within(lambda: save(plans, tree, again)))  # noqa: B023
+    assert calls[1] < calls[0] + 100
+
+
+def test_an_array_that_was_donated_before_the_save_is_named():
+    plans = cache()
+    tree = {"a": jnp.ones(8), "b": jnp.ones(8)}
+    plans.plan(tree)
+    tree["b"].delete()
+    with pytest.raises(Unsupported, match=r"'b' .*deleted or donated"):
+        plans.plan(tree)
+
+
+def test_an_array_that_is_donated_during_the_save_is_an_error(monkeypatch):
+    tree = {"a": jnp.ones(8), "b": jnp.ones(8)}
+    gather = _native.gather
+
+    def donates(*args):
+        gather(*args)
+        tree["b"].delete()
+
+    monkeypatch.setattr(snapshot._native, "gather", donates)
+    with pytest.raises(Unsupported, match=r"'b' was deleted or donated by another thread"):
+        saving.prepare(tree)
+
+
+class Odd:
+    """A node whose auxiliary data cannot be compared."""
+
+    def __init__(self, child, extra):
+        self.child, self.extra = child, extra
+
+
+jax.tree_util.register_pytree_node(
+    Odd, lambda o: ((o.child,), o.extra), lambda extra, children: Odd(*children, extra)
+)
+
+
+def test_nodes_that_cannot_be_compared_are_planned_anew():
+    plans = cache()
+    for _ in range(2):
+        planned, values, known = plans.plan([Odd(jnp.ones(3), np.arange(4))])
+        assert not known
+        assert len(planned.specs) == len(values) == 1
+
+
+def test_threads_share_a_cache(tmp_path):
+    plans = cache()
+    trees_ = [{f"{i}": jnp.full(5, i)} for i in range(4)]
+    failed = []
+
+    def work(seed):
+        for step in range(20):
+            tree = trees_[(seed + step) % 4]
+            planned, values, _ = plans.plan(tree)
+            (words,) = planned.picks.take(values)
+            if words.tobytes() != np.asarray(next(iter(tree.values()))).tobytes():
+                failed.append((seed, step))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
