@@ -112,7 +112,8 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         """Take a snapshot of the tree and return the future that stores it.
 
         The directory need not exist yet: the future waits until Orbax has made it. The tree may be
-        changed, and its arrays donated, as soon as this returns.
+        changed, and its arrays donated, as soon as this returns; with a `staging_bytes` that holds
+        less than an accelerator's part of the tree that takes until nearly all is written.
 
         Raises:
             Unsupported: leaves cannot be stored; names each. No file exists then.
@@ -128,7 +129,9 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             self._sync_renames()
             prepared.write(target, pool=self._shared_pool(), storage=self._storage)
 
-        return [CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")]
+        future = CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")
+        prepared.staged.wait()
+        return [future]
 
     def save(self, directory: os.PathLike[str], args: ocp.args.CheckpointArgs) -> None:
         """Store the tree before returning; with one process, commit it too.

@@ -63,8 +63,11 @@ class Options:
         driver: "auto" writes directly to the device where the file system allows and through the
             page cache elsewhere; "direct" or "buffered" insists.
         chunk_bytes: upper bound of a chunk before coding, 4 KiB to 64 MiB.
-        staging_bytes: bound of the buffers that a save holds on the way to disk; one is always
-            taken, of about 9 MiB or a chunk. The snapshot of an accelerator is not in it.
+        staging_bytes: bound of the host memory that a save takes: copies from accelerators, and
+            buffers on the way to disk, of which there is always one, of about 9 MiB or a chunk.
+            Where the copies do not fit, they are taken in windows, and training waits for all but
+            the last to be written; the shards of one run (8 MiB) are always taken whole, and words
+            that follow from others are not looked for. None, the default, copies all at once.
         workers: threads that code and write; None takes the number of processors, at most 4.
         derive: do not store words that follow from other leaves of the same save: of a leaf that
             equals another, or is another one rounded from float32 to bfloat16. Every word is
@@ -84,20 +87,22 @@ class Options:
     codec: Codec = "auto"
     driver: Driver = "auto"
     chunk_bytes: int | str = 1 << 20
-    staging_bytes: int | str = 64 << 20
+    staging_bytes: int | str | None = None
     workers: int | None = None
     derive: bool = True
 
     def __post_init__(self) -> None:
         for name in ("chunk_bytes", "staging_bytes"):
-            object.__setattr__(self, name, parse_size(getattr(self, name)))
+            size = getattr(self, name)
+            object.__setattr__(self, name, None if size is None else parse_size(size))
         codecs = ("auto", "fast", "max", "off")
         _check("codec", self.codec, self.codec in codecs, f"one of {codecs}")
         known = ("auto", "direct", "buffered")
         _check("driver", self.driver, self.driver in known, f"one of {known}")
         in_range = 4096 <= int(self.chunk_bytes) <= MAX_CHUNK_BYTES
         _check("chunk_bytes", self.chunk_bytes, in_range, "4 KiB to 64 MiB")
-        _check("staging_bytes", self.staging_bytes, int(self.staging_bytes) > 0, "above 0")
+        bound = self.staging_bytes
+        _check("staging_bytes", bound, bound is None or int(bound) > 0, "None or above 0")
         workers_fit = self.workers is None or (type(self.workers) is int and self.workers > 0)
         _check("workers", self.workers, workers_fit, "None or a count above 0")
         _check("derive", self.derive, type(self.derive) is bool, "True or False")
@@ -122,7 +127,7 @@ class Options:
         """The number of threads that code and write."""
         return self.workers or min(4, os.cpu_count() or 1)
 
-    def as_json(self) -> dict[str, str | int]:
+    def as_json(self) -> dict[str, str | int | None]:
         """Return the resolved options as the manifest records them."""
         resolved = dataclasses.asdict(self)
         resolved["workers"] = self.n_workers

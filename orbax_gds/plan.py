@@ -199,6 +199,61 @@ class _Cutter:
             at, segment_at = end, segment_end
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Window:
+    """Consecutive runs whose words fit into host memory together.
+
+    Attributes:
+        runs: their positions in `Plan.runs`.
+        taken: the shards to bring there before them, by position in `Plan.shards`.
+        left: those that no later run needs.
+    """
+
+    runs: range
+    taken: tuple[int, ...]
+    left: tuple[int, ...]
+
+
+def windows(plan: Plan, sizes: Sequence[int], most_bytes: int) -> list[Window]:
+    """Group the runs of a plan so that the shards of each group fit a bound.
+
+    Args:
+        plan: of a process.
+        sizes: bytes that each shard takes in host memory while it is needed; 0 where it is there
+            anyway.
+        most_bytes: bound for those of a group; a single shard may be larger.
+
+    Returns:
+        At least one window; every run is in one, every shard with a size taken and left once.
+    """
+    needed = [_needed(run, sizes) for run in plan.runs]
+    last_run = {shard: number for number, shards in enumerate(needed) for shard in shards}
+    found: list[Window] = []
+    held: set[int] = set()
+    first, taken = 0, []
+
+    def close(end: int) -> None:
+        left = tuple(sorted(shard for shard in held if last_run[shard] < end))
+        found.append(Window(runs=range(first, end), taken=tuple(taken), left=left))
+        held.difference_update(left)
+
+    for number, shards in enumerate(needed):
+        new = [shard for shard in shards if shard not in held]
+        if number > first and sum(sizes[s] for s in (*held, *new)) > most_bytes and new:
+            close(number)
+            first, taken = number, []
+        taken += new
+        held.update(new)
+    close(len(needed))
+    return found
+
+
+def _needed(run: Run, sizes: Sequence[int]) -> list[int]:
+    """Return the shards with a size that a run has words of."""
+    shards = (np.unique(run.segments[:, 0]).astype(np.int64) + run.first_buffer).tolist()
+    return [shard for shard in shards if sizes[shard]]
+
+
 def part_of_chunk(run: Run, row: int, first_word: int, n_words: int) -> Run:
     """Return consecutive words of one chunk as a run of its own, for a look.
 

@@ -7,8 +7,8 @@ leaf; to see that it is the same takes less than one.
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter, itemgetter, methodcaller
+from collections.abc import Mapping, Sequence
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import jax
@@ -20,8 +20,8 @@ from orbax_gds.derived import DerivedShard
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Unsupported
 from orbax_gds.manifest import LeafSpec, ShardingSpec
-from orbax_gds.plan import Plan, ShardBox, make_plan
-from orbax_gds.snapshot import Picks
+from orbax_gds.plan import Plan, ShardBox, Window, make_plan, windows
+from orbax_gds.snapshot import Picks, picker
 
 __all__ = ["Cut", "PlanCache", "Planned"]
 
@@ -70,6 +70,7 @@ class Planned:
         self._chunk_bytes = chunk_bytes
         self.picks = Picks(flat, boxes)
         self.whole = self._cut(boxes, ())
+        self._windows: dict[int | None, Sequence[Window]] = {}
         self._last: tuple[Mapping[int, DerivedShard], Cut] = ({}, self.whole)
 
     def without(self, derived: Mapping[int, DerivedShard]) -> Cut:
@@ -84,6 +85,15 @@ class Planned:
             cut = self._cut(boxes, tuple(derived.values()))
             self._last = (dict(derived), cut)
         return cut
+
+    def windows(self, most_bytes: int | None) -> Sequence[Window]:
+        """Return the windows of `whole.plan` in which copies from accelerators fit a bound."""
+        if most_bytes not in self._windows:
+            sizes = self.picks.far_bytes()
+            whole = self.whole.plan
+            most = sum(sizes) if most_bytes is None else most_bytes
+            self._windows[most_bytes] = windows(whole, sizes, most)
+        return self._windows[most_bytes]
 
     def _cut(self, boxes: Sequence[ShardBox], derived: Sequence[DerivedShard]) -> Cut:
         dtypes = [None if s.dtype is None else dtype_by_name(s.dtype) for s in self.specs]
@@ -181,11 +191,11 @@ class _Structure:
             spec = flat.specs[number]
             is_array = spec.sharding is not None and spec.prng is None
             arrays.append(at) if is_array else self._loose.append((at, number))
-        self._arrays = _picker(arrays)
+        self._arrays = picker(arrays)
         self._signature = list(map(_SIGNATURE, self._arrays(taken.values)))
         position = {number: at for at, number in enumerate(held)}
         nothing = len(held)  # where a None is put behind the values
-        self._spread = _picker([position.get(n, nothing) for n in range(len(flat.specs))])
+        self._spread = picker([position.get(n, nothing) for n in range(len(flat.specs))])
 
     def values_of(self, taken: _Taken) -> list[Any] | None:
         """Return the values of a tree of this structure, by leaf; None if it is of another."""
@@ -214,10 +224,3 @@ def _equal(treedef: Any, other: Any) -> bool:
         return bool(treedef == other)
     except Exception:  # whatever the `==` of a user's auxiliary data raises, such as NumPy's
         return False
-
-
-def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function that picks the values at these positions, in C."""
-    if len(positions) > 1:
-        return itemgetter(*positions)
-    return lambda values: [values[at] for at in positions]

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Any
@@ -47,6 +47,7 @@ from orbax_gds.monitoring import SaveReport, Stopwatch
 from orbax_gds.options import Options
 from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run
 from orbax_gds.plan_cache import PlanCache, Planned
+from orbax_gds.snapshot import Snapshot
 from orbax_gds.staging import BufferPool, aligned_empty
 from orbax_gds.threads import run_threads
 
@@ -119,13 +120,29 @@ def _refuse_missing(directory: FilePath) -> None:
         ) from err
 
 
+def _snapshot_bytes(options: Options) -> int | None:
+    """Return the bound of the copies from accelerators: what the buffers of a save leave."""
+    if options.staging_bytes is None:
+        return None
+    n_buffers, buffer_bytes = _buffers(options)
+    return max(0, int(options.staging_bytes) - n_buffers * buffer_bytes)
+
+
 def make_pool(options: Options) -> BufferPool:
     """Return the buffers of a save under these options; keep them for the next save."""
+    n_buffers, buffer_bytes = _buffers(options)
+    return BufferPool(buffer_bytes, n_buffers)
+
+
+def _buffers(options: Options) -> tuple[int, int]:
+    """Return number and bytes of the buffers of a save."""
     most_words = max(RUN_BYTES, int(options.chunk_bytes))
     buffer_bytes = most_words + most_words // 64 + MAX_RUN_CHUNKS * _FRAME_OVERHEAD_BYTES
     buffer_bytes = stripes.align(buffer_bytes + stripes.PAGE_BYTES, stripes.PAGE_BYTES)
-    n_buffers = max(1, min(options.n_workers, int(options.staging_bytes) // buffer_bytes))
-    return BufferPool(buffer_bytes, n_buffers)
+    n_buffers = options.n_workers
+    if options.staging_bytes is not None:
+        n_buffers = max(1, min(n_buffers, int(options.staging_bytes) // buffer_bytes))
+    return n_buffers, buffer_bytes
 
 
 def prepare(
@@ -137,7 +154,8 @@ def prepare(
 ) -> "Prepared":
     """Take a PyTree apart, plan its stripe and take the snapshot: all that must block training.
 
-    When it returns, the tree may be changed, donated or deleted.
+    When it returns, the tree may be changed, donated or deleted; where `staging_bytes` holds less
+    than an accelerator's part of it, only once `Prepared.staged` is set by `Prepared.write`.
 
     Args:
         tree: as in `save`.
@@ -155,8 +173,9 @@ def prepare(
         cache = cache or make_cache(options)
         planned, values, was_known = cache.plan(tree)
     with leaves.uncollected(), watch.time("snapshot"):
-        buffers = planned.picks.take(values)
-    return Prepared(planned, buffers, options, copy.deepcopy(custom_metadata), watch, was_known)
+        windows = planned.windows(_snapshot_bytes(options))
+        snapshot = Snapshot(planned.picks, values, windows)
+    return Prepared(planned, snapshot, options, copy.deepcopy(custom_metadata), watch, was_known)
 
 
 def make_cache(options: Options) -> PlanCache:
@@ -176,7 +195,7 @@ class Prepared:
     def __init__(
         self,
         planned: Planned,
-        buffers: list[np.ndarray],
+        snapshot: Snapshot,
         options: Options,
         custom_metadata: Any,
         watch: Stopwatch,
@@ -188,8 +207,21 @@ class Prepared:
         self.coding = weighing.as_asked(options.codec)
         self._custom_metadata = custom_metadata
         self.was_known = was_known
-        self._buffers: list[np.ndarray] = buffers
+        self._snapshot = snapshot
         self._n_derived = self._bytes_derived = 0
+
+    @property
+    def staged(self) -> threading.Event:
+        """Set when the tree may be changed, donated or deleted."""
+        return self._snapshot.staged
+
+    def each_window(self) -> Iterator[Sequence[Run]]:
+        """Yield runs whose words are in host memory; then bring those of the next runs there."""
+        if self.staged.is_set():
+            yield self.plan.runs
+            return
+        for runs in self._snapshot.each_window():
+            yield self.plan.runs[runs.start : runs.stop]
 
     @property
     def plan(self) -> Plan:
@@ -235,7 +267,8 @@ class Prepared:
                     with self.watch.time("sync"), writer.meter.measure():
                         file.sync(writer.file_bytes)
         finally:
-            self._buffers = []  # the views go, so that donation is in place again
+            self._snapshot.words = []  # the views go, so that donation is in place again
+            self._snapshot.finish()
         storage.remember(key, writer.meter, writer.file_bytes)
         with self.watch.time("sync"):
             if self.process == 0:
@@ -263,20 +296,17 @@ class Prepared:
 
     def _leave_out_derived(self) -> None:
         """Plan again without the shards whose words follow from others, if there are such."""
-        if not self.options.derive:
+        if not (self.options.derive and self._snapshot.staged.is_set()):
             return
         with self.watch.time("derive"):
             shards = self.plan.shards
-            derived = find_derived(
-                shards, self._buffers, self.planned.specs, self.options.n_workers
-            )
+            words = self._snapshot.words
+            derived = find_derived(shards, words, self.planned.specs, self.options.n_workers)
             if not derived:
                 return
             self._n_derived = len(derived)
-            self._bytes_derived = sum(self._buffers[number].nbytes for number in derived)
-            self._buffers = [
-                buffer for number, buffer in enumerate(self._buffers) if number not in derived
-            ]
+            self._bytes_derived = sum(words[number].nbytes for number in derived)
+            self._snapshot.words = [w for number, w in enumerate(words) if number not in derived]
             self.cut = self.planned.without(derived)
 
     def _manifest(self) -> Pending:
@@ -303,7 +333,8 @@ class Prepared:
     ) -> weighing.Coding:
         """Choose the coding, by measuring where the state is large enough for it to matter."""
         codec = self.options.codec
-        if not weighing.pays(codec, self.plan):
+        in_memory = dataclasses.replace(self.plan, runs=tuple(next(self.each_window())))
+        if not weighing.pays(codec, in_memory):
             return weighing.as_asked(codec)
         with self.watch.time("weigh"), pool.acquire() as buffer:
             state_bytes = sum(run.n_bytes for run in self.plan.runs)
@@ -325,7 +356,7 @@ class Prepared:
             record = np.empty((1, stripes.RECORD_BYTES), np.uint8)
             out = buffer.memory[_UNLIKE_PAGES:]
             coding = weighing.weigh(
-                self.plan,
+                in_memory,
                 storage=storage,
                 n_workers=min(self.options.n_workers, os.cpu_count() or 1),
                 encode=lambda run, coding: self._encode(run, out, record, coding, _FRAME_BYTES),
@@ -353,7 +384,7 @@ class Prepared:
         align_bytes: int,
     ) -> int:
         return _native.encode_run(
-            self._buffers[run.first_buffer : run.end_buffer],
+            self._snapshot.words[run.first_buffer : run.end_buffer],
             run.segments,
             run.chunks,
             out,
@@ -385,7 +416,7 @@ class _StripeWriter:
         self.save, self.file, self.pool = save, file, pool
         self.records = np.zeros(save.plan.n_chunks, stripes.RECORD)
         self.file_bytes = 0
-        self._runs = iter(enumerate(save.plan.runs))
+        self._runs: Iterator[tuple[int, Run]] = iter(())
         self._turn = threading.Condition()
         self._placed = 0  # runs that have their place
         self._offset = 0  # where the next run goes
@@ -404,10 +435,12 @@ class _StripeWriter:
         )
         self._write_block(0, head)
         self._offset = len(head)
-        n_threads = min(self.save.options.n_workers, len(self.save.plan.runs))
-        run_threads(n_threads, self._work, self._stop)
-        if self._error is not None:
-            raise self._error
+        for runs in self.save.each_window():
+            self._runs = enumerate(runs, self._placed)
+            n_threads = min(self.save.options.n_workers, len(runs))
+            run_threads(n_threads, self._work, self._stop)
+            if self._error is not None:
+                raise self._error
         index = self.records.tobytes()
         footer = stripes.encode_footer(
             index_at=self._offset,

@@ -5,7 +5,8 @@ only takes references.
 """
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from operator import itemgetter, methodcaller
 from typing import Any
 
@@ -18,11 +19,12 @@ from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Unsupported
 from orbax_gds.leaves import Flat, layout_key
 from orbax_gds.manifest import LeafSpec, path_text
-from orbax_gds.plan import POOL_BELOW_BYTES, ShardBox
+from orbax_gds.plan import POOL_BELOW_BYTES, ShardBox, Window
 from orbax_gds.shardings import Box, Device, boxes_by_device
 
-__all__ = ["Picks", "pinned_copies"]
+__all__ = ["Picks", "Snapshot", "picker", "pinned_copies"]
 
+_ABSENT = np.empty(0, np.uint8)
 _ADDRESS = methodcaller("unsafe_buffer_pointer")
 
 
@@ -49,17 +51,30 @@ class Picks:
                 continue
             key = layout_key(spec, value)
             layout = layouts.get(key) or layouts.setdefault(key, _layout(value))
+            n_bytes = dtype_by_name(spec.dtype or "").element_bytes * shard.n_elements
             if layout.is_near and _is_small_vector(spec):
-                n_bytes = dtype_by_name(spec.dtype or "").element_bytes * shard.n_elements
                 small.append(_Small(number=number, leaf=shard.leaf, n_bytes=n_bytes))
                 continue
             place = None if layout.places is None else layout.places[shard.start, shard.extent]
             self._picks.append(
-                _Pick(number=number, leaf=shard.leaf, place=place, is_far=layout.is_far)
+                _Pick(
+                    number=number,
+                    leaf=shard.leaf,
+                    place=place,
+                    is_far=layout.is_far,
+                    n_bytes=n_bytes,
+                )
             )
         self._gather = _Gather(small, flat.specs) if small else None
 
-    def take(self, values: Sequence[Any]) -> list[np.ndarray]:
+    def far_bytes(self) -> list[int]:
+        """Return what the copy of each shard takes in host memory; 0 for those that lie there."""
+        sizes = [0] * self._n_shards
+        for pick in self._picks:
+            sizes[pick.number] = pick.n_bytes if pick.is_far else 0
+        return sizes
+
+    def take(self, values: Sequence[Any], *, far: Sequence[int] | None = None) -> list[Any]:
         """Take the words, so that the tree may be changed or donated afterwards.
 
         NumPy arrays are copied, and small vectors in host memory. Of other jax arrays in host
@@ -68,16 +83,31 @@ class Picks:
 
         Args:
             values: of the leaves, as in `Flat.values`.
+            far: of the shards on accelerators take only these, by number; None takes all.
 
         Returns:
-            uint8[n] for each shard: its words in C order. Read-only where it is a view.
+            uint8[n] for each shard: its words in C order. Read-only where it is a view. Empty where
+            it was not to be taken.
 
         Raises:
             Unsupported: another thread donated an array meanwhile.
         """
-        words: list[Any] = [None] * self._n_shards
+        words: list[Any] = [_ABSENT] * self._n_shards
+        wanted = None if far is None else set(far)
+        picks = [p for p in self._picks if wanted is None or not p.is_far or p.number in wanted]
+        self._put(words, picks, values)
+        if self._gather is not None:
+            self._gather.into(words, values)
+        return words
+
+    def take_more(self, words: list[Any], values: Sequence[Any], far: Sequence[int]) -> None:
+        """Put the words of further shards on accelerators, by number, among those taken."""
+        wanted = set(far)
+        self._put(words, [pick for pick in self._picks if pick.number in wanted], values)
+
+    def _put(self, words: list[Any], picks: Sequence["_Pick"], values: Sequence[Any]) -> None:
         far: list[int] = []
-        for pick in self._picks:
+        for pick in picks:
             value = values[pick.leaf]
             if isinstance(value, np.ndarray):
                 value = _little_endian(value, copy=pick.is_copied)
@@ -89,11 +119,45 @@ class Picks:
         if far:
             for number, copy in zip(far, pinned_copies([words[n] for n in far]), strict=True):
                 words[number] = copy
-        for pick in self._picks:
+        for pick in picks:
             words[pick.number] = _words(np.asarray(words[pick.number]))
-        if self._gather is not None:
-            self._gather.into(words, values)
-        return words
+
+
+class Snapshot:
+    """The words of a save's shards; of those on accelerators, a window of the plan at a time.
+
+    Args:
+        picks: of the tree's structure.
+        values: of its leaves, as in `Flat.values`.
+        windows: of the plan whose shards these are; the words of the first are taken at once.
+
+    Attributes:
+        words: uint8[n] for each shard, empty for what is not in host memory.
+        staged: set when the tree is not needed any more.
+    """
+
+    def __init__(self, picks: Picks, values: Sequence[Any], windows: Sequence[Window]) -> None:
+        self._picks, self._values, self._windows = picks, values, windows
+        self.words: list[Any] = picks.take(values, far=windows[0].taken)
+        self.staged = threading.Event()
+        if len(windows) == 1:
+            self.finish()
+
+    def each_window(self) -> Iterator[range]:
+        """Yield the runs whose words lie in host memory; afterwards take those of the next."""
+        for number, window in enumerate(self._windows):
+            if number > 0:
+                self._picks.take_more(self.words, self._values, window.taken)
+            if number + 1 == len(self._windows):
+                self.finish()
+            yield window.runs
+            for shard in window.left:
+                self.words[shard] = _ABSENT
+
+    def finish(self) -> None:
+        """Let go of the tree: all is taken, or nothing more will be."""
+        self._values = ()
+        self.staged.set()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +169,7 @@ class _Pick:
         leaf: number of the leaf.
         place: the piece of a jax array with its box, as number and device; None if all is one.
         is_far: whether it lies outside host memory.
+        n_bytes: of its words; where it is far.
         is_copied: whether it is an array of the user's, who may write into it.
     """
 
@@ -112,6 +177,7 @@ class _Pick:
     leaf: int
     place: tuple[int, Device] | None = None
     is_far: bool = False
+    n_bytes: int = 0
     is_copied: bool = False
 
 
@@ -130,7 +196,7 @@ class _Gather:
     def __init__(self, small: Sequence[_Small], specs: Sequence[LeafSpec]) -> None:
         self._specs = specs
         self._leaves = [each.leaf for each in small]
-        self._pick: Callable[[Sequence[Any]], tuple[Any, ...]] = itemgetter(*self._leaves)
+        self._pick: Callable[[Sequence[Any]], Sequence[jax.Array]] = picker(self._leaves)
         sizes = np.array([each.n_bytes for each in small], np.uint64)
         self._pieces = np.stack([np.zeros_like(sizes), sizes], axis=1)
         ends = np.cumsum(sizes).tolist()
@@ -145,8 +211,7 @@ class _Gather:
         The second look at the addresses fails if a donation has begun since the first: jax waits
         for one that is under way and then refuses to give the address.
         """
-        picked = self._pick(values)
-        arrays = picked if len(self._leaves) > 1 else (picked,)
+        arrays = self._pick(values)
         jax.block_until_ready(arrays)
         arena = np.empty(self._n_bytes, np.uint8)
         pieces = self._pieces.copy()
@@ -170,6 +235,13 @@ class _Gather:
                 f"Leaf {next(gone, '?')!r} was deleted or donated by another thread while it was "
                 "saved; nothing was written. Save before donating."
             ) from error
+
+
+def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return a function that picks the values at these positions, in C."""
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return lambda values: [values[at] for at in positions]
 
 
 def _is_small_vector(spec: LeafSpec) -> bool:

@@ -7,8 +7,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from orbax_gds import leaves
-from orbax_gds.snapshot import Picks
 from orbax_gds.dtypes import dtype_by_name, dtype_of
+from orbax_gds.snapshot import Picks
 
 enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 MEMORY_KINDS = sorted(memory.kind for memory in jax.devices()[0].addressable_memories())

@@ -19,6 +19,7 @@ from orbax_gds.options import Options
 from orbax_gds.plan import ShardBox
 from orbax_gds.plan_cache import Planned
 from orbax_gds.saving import Prepared
+from orbax_gds.snapshot import Snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +32,8 @@ def prepared(process, arrays, own):
     flat = Flat(specs=list(specs_of(arrays)), numbering=Shardings(), values=list(arrays))
     boxes = [ShardBox(leaf=i, start=(0, 0), extent=arrays[i].shape) for i in own]
     planned = Planned(flat, boxes, process, 1 << 20)
-    words = planned.picks.take(flat.values)
-    return Prepared(planned, words, Options(), None, Stopwatch(), was_known=False)
+    snapshot = Snapshot(planned.picks, flat.values, planned.windows(None))
+    return Prepared(planned, snapshot, Options(), None, Stopwatch(), was_known=False)
 
 
 @pytest.mark.parametrize("derives", [{0}, {1}, {0, 1}, set()])

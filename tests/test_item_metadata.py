@@ -196,7 +196,9 @@ def is_tree(paths) -> bool:
 @given(st.lists(keys, min_size=1, max_size=6, unique=True).filter(is_tree))
 def test_orbax_counts_as_many_leaves_as_there_are_whatever_the_keys(tmp_path_factory, paths):
     path = tmp_path_factory.mktemp("sidecar")
-    (path / sidecar.NAME).write_bytes(sidecar.encode(sidecar.encode_tree(leaves_at(sorted(paths, key=repr))), None))
+    (path / sidecar.NAME).write_bytes(
+        sidecar.encode(sidecar.encode_tree(leaves_at(sorted(paths, key=repr))), None)
+    )
     seen = read_by_orbax(ocp.path.step.epath.Path(path))
     assert len(jax.tree.leaves(seen.tree)) == len(paths)
 

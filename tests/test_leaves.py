@@ -31,10 +31,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tree_strategies import HELD_BY_JAX, JAX_DTYPES, arrays, plain, trees
 
 from orbax_gds import leaves
-from orbax_gds.snapshot import Picks
 from orbax_gds.dtypes import DTYPES
 from orbax_gds.errors import Corrupt, Unsupported
 from orbax_gds.manifest import LeafSpec
+from orbax_gds.snapshot import Picks
 
 
 def paths(tree):

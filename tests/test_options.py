@@ -71,7 +71,7 @@ def test_resolved_options_are_json():
         "codec": "auto",
         "driver": "auto",
         "chunk_bytes": 1 << 20,
-        "staging_bytes": 64 << 20,
+        "staging_bytes": None,
         "workers": 2,
         "derive": True,
     }

@@ -180,7 +180,7 @@ def test_a_save_that_fails_lets_go_of_the_snapshot(tmp_path, monkeypatch, failin
         raise OSError("refused")
 
     prepared = saving.prepare({"a": np.ones(30_000), "b": np.ones(30_000)})
-    words = [weakref.ref(buffer) for buffer in prepared._buffers]
+    words = [weakref.ref(buffer) for buffer in prepared._snapshot.words]
     monkeypatch.setattr(saving, failing, fail)
     with pytest.raises(OSError, match="refused"):
         prepared.write(tmp_path)

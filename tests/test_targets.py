@@ -12,10 +12,10 @@ from in_memory import assert_same_bits, bits, enable_x64, restored, round_trip, 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from orbax_gds import leaves
-from orbax_gds.snapshot import Picks
 from orbax_gds.errors import Mismatch, Unsupported
 from orbax_gds.leaves import Target
 from orbax_gds.manifest import LeafSpec, ShardingSpec
+from orbax_gds.snapshot import Picks
 
 LAST = SingleDeviceSharding(jax.devices()[7])
 EIGHT = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
