@@ -50,7 +50,7 @@ class SaveReport:
         driver_reason: why not the preferred one; None if it was.
         seconds: per stage: "plan" and "snapshot" blocked training; "derive" looked for words that
             follow from others; "weigh" measured storage and codecs, where the choice was worth it;
-            "encode" and "write" are summed over threads; "sync", and "commit" where this call
+            "encode", "pace" (waiting for `io_rate`) and "write" are summed over threads; "sync", and "commit" where this call
             published.
     """
 

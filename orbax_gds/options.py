@@ -68,6 +68,8 @@ class Options:
             Where the copies do not fit, they are taken in windows, and training waits for all but
             the last to be written; the shards of one run (8 MiB) are always taken whole, and words
             that follow from others are not looked for. None, the default, copies all at once.
+        io_rate: most bytes a second that a process writes, such as "500MiB"; None does not slow
+            down. Coding is chosen as without it.
         workers: threads that code and write; None takes the number of processors, at most 4.
         derive: do not store words that follow from other leaves of the same save: of a leaf that
             equals another, or is another one rounded from float32 to bfloat16. Every word is
@@ -88,11 +90,12 @@ class Options:
     driver: Driver = "auto"
     chunk_bytes: int | str = 1 << 20
     staging_bytes: int | str | None = None
+    io_rate: int | str | None = None
     workers: int | None = None
     derive: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("chunk_bytes", "staging_bytes"):
+        for name in ("chunk_bytes", "staging_bytes", "io_rate"):
             size = getattr(self, name)
             object.__setattr__(self, name, None if size is None else parse_size(size))
         codecs = ("auto", "fast", "max", "off")
@@ -103,6 +106,8 @@ class Options:
         _check("chunk_bytes", self.chunk_bytes, in_range, "4 KiB to 64 MiB")
         bound = self.staging_bytes
         _check("staging_bytes", bound, bound is None or int(bound) > 0, "None or above 0")
+        rate = self.io_rate
+        _check("io_rate", rate, rate is None or int(rate) >= 1 << 20, "None or from 1 MiB on")
         workers_fit = self.workers is None or (type(self.workers) is int and self.workers > 0)
         _check("workers", self.workers, workers_fit, "None or a count above 0")
         _check("derive", self.derive, type(self.derive) is bool, "True or False")
@@ -121,6 +126,11 @@ class Options:
         if "derive" in given:
             given["derive"] = _SWITCH.get(given["derive"].lower(), given["derive"])
         return cls(**given)
+
+    @property
+    def bytes_per_second(self) -> int | None:
+        """The most bytes a second that a process writes; None for no bound."""
+        return None if self.io_rate is None else int(self.io_rate)
 
     @property
     def n_workers(self) -> int:

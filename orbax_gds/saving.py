@@ -45,6 +45,7 @@ from orbax_gds.manifest import (
 )
 from orbax_gds.monitoring import SaveReport, Stopwatch
 from orbax_gds.options import Options
+from orbax_gds.pacing import Pace
 from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run
 from orbax_gds.plan_cache import PlanCache, Planned
 from orbax_gds.snapshot import Snapshot
@@ -422,6 +423,7 @@ class _StripeWriter:
         self._offset = 0  # where the next run goes
         self._error: BaseException | None = None
         self.meter = meter
+        self.pace = Pace(save.options.bytes_per_second)
 
     def write(self) -> None:
         """Write header, layout, frames, index and footer; not synced."""
@@ -469,6 +471,7 @@ class _StripeWriter:
         with self._turn:
             self._error = self._error or error
             self._turn.notify_all()
+        self.pace.stop()
 
     def _step(self) -> bool:
         with self.pool.acquire() as buffer:
@@ -484,6 +487,11 @@ class _StripeWriter:
             if offset is None:
                 return False
             records["offset"] += np.uint64(offset)
+            if self.save.options.io_rate is not None:
+                with self.save.watch.time("pace"):
+                    self.pace.wait(n_bytes)
+            if self._error is not None:
+                return False
             with self.save.watch.time("write"), self.meter.measure():
                 self.file.write(offset, buffer.memory[:n_bytes])
         return True

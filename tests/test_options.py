@@ -29,6 +29,7 @@ def test_other_sizes_are_refused(text):
         {"chunk_bytes": 4095},
         {"chunk_bytes": "65MiB"},
         {"staging_bytes": 0},
+        {"io_rate": "1KiB"},
         {"workers": 0},
         {"workers": True},
         {"workers": "2"},
@@ -72,6 +73,7 @@ def test_resolved_options_are_json():
         "driver": "auto",
         "chunk_bytes": 1 << 20,
         "staging_bytes": None,
+        "io_rate": None,
         "workers": 2,
         "derive": True,
     }
