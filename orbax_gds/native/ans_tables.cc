@@ -121,7 +121,7 @@ void build_table(const AnsCounts& counts, AnsEncodeTable& table) noexcept {
         next[y] = static_cast<uint16_t>(first);
         if (f == 0) {
             table.of_byte[y] = {0, ~kAnsStates + 1};
-            table.unknown.add(y);
+            add_byte(table.unknown, y);
             continue;
         }
         // The most bits that y writes, and the state from which on it does.

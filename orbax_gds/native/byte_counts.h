@@ -34,7 +34,7 @@ private:
         missing_ = {};
         for (uint32_t y = 0; y < kHuffmanBytes; ++y) {
             if (of_[y] == 0) {
-                missing_.add(y);
+                add_byte(missing_, y);
             }
         }
     }

@@ -1,6 +1,7 @@
 // Sets of bytes, and the search for them in many.
 //
-// No standard header with inline functions: this file is compiled for several instruction sets.
+// Everything here is `static inline`: this file is compiled for several instruction sets, and the
+// linker must never merge the copies.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +13,16 @@ namespace ogds {
 // tables of 16 bytes can tell.
 struct ByteSet {
     uint8_t of[2 * 16] = {};
-
-    void add(uint32_t y) noexcept { of[place(y)] = static_cast<uint8_t>(of[place(y)] | bit(y)); }
-    bool has(uint32_t y) const noexcept { return (of[place(y)] & bit(y)) != 0; }
-
-private:
-    static uint32_t place(uint32_t y) noexcept { return y % 16 + y / 128 * 16; }
-    static uint32_t bit(uint32_t y) noexcept { return 1u << (y / 16 % 8); }
 };
+
+static inline void add_byte(ByteSet& set, uint32_t y) noexcept {
+    uint8_t& place = set.of[y % 16 + y / 128 * 16];
+    place = static_cast<uint8_t>(place | 1u << (y / 16 % 8));
+}
+
+static inline bool has_byte(const ByteSet& set, uint32_t y) noexcept {
+    return (set.of[y % 16 + y / 128 * 16] >> (y / 16 % 8) & 1) != 0;
+}
 
 // Whether any of n bytes is in the set.
 using HasAnyFn = bool (*)(const uint8_t* y, uint32_t n, const ByteSet& set) noexcept;

@@ -14,8 +14,8 @@ uint32_t crc32c_table(const uint8_t* data, size_t n, uint32_t value) noexcept;
 uint32_t crc32c_sse42(const uint8_t* data, size_t n, uint32_t value) noexcept;
 uint32_t crc32c_armv8(const uint8_t* data, size_t n, uint32_t value) noexcept;
 
-// Copies past the caches, where the machine can, and checksums what it copies, which must not change
-// meanwhile.
+// Copies past the caches, where the machine can, and checksums what it copies, which must not
+// change meanwhile.
 using Crc32cCopyFn = uint32_t (*)(uint8_t* to, const uint8_t* from, size_t n,
                                   uint32_t value) noexcept;
 

@@ -32,7 +32,7 @@ struct Bmi2Bits {
         }
         bool left = false;
         for (; i < n; ++i) {
-            left |= set.has(y[i]);
+            left |= has_byte(set, y[i]);
         }
         return left || Avx2::any(any);
     }

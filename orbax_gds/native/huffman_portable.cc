@@ -15,7 +15,7 @@ struct PortableBits {
     static bool has_any(const uint8_t* y, uint32_t n, const ByteSet& set) noexcept {
         uint8_t is_in[kHuffmanBytes];
         for (uint32_t value = 0; value < kHuffmanBytes; ++value) {
-            is_in[value] = set.has(value) ? 1 : 0;
+            is_in[value] = has_byte(set, value) ? 1 : 0;
         }
         uint32_t any = 0;
         for (uint32_t i = 0; i < n; ++i) {

@@ -27,7 +27,8 @@ constexpr Kernels kAvx2 = {"avx2", crc32c_sse42, crc32c_copy_sse42, &kLadderAvx2
 constexpr Kernels kAvx2Softbits = {"avx2-softbits", crc32c_sse42, crc32c_copy_sse42,
                                    &kLadderAvx2Softbits, &kAnsBmi2, &kAnsWordsAvx2, &kHuffmanBmi2};
 constexpr Kernels kAvx2WithoutBmi2 = {"avx2-softbits", crc32c_sse42, crc32c_copy_sse42,
-                                      &kLadderAvx2Softbits, &kAnsPortable, &kAnsWordsAvx2, &kHuffmanPortable};
+                                      &kLadderAvx2Softbits, &kAnsPortable, &kAnsWordsAvx2,
+                                      &kHuffmanPortable};
 
 bool has_sse42() noexcept {
     return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") &&
