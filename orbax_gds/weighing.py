@@ -197,15 +197,19 @@ def weigh(
 
     runs = sample(plan, split=True)
     split = speeds(runs, "off", "auto")
-    if split and not _keeps_up(split, "auto", storage, workers()):
+    found = workers()
+    if split and not _keeps_up(split, "auto", storage, found):
         split = speeds(runs, "off", "fast", "auto")
+        found = workers()
     whole: Speeds = {}
-    if not split or "fast" not in split:
+    if not split or _keeps_up(split, "auto", storage, found):
         runs = sample(plan, split=False)
         whole = speeds(runs[:1], "off", "auto", n_turns=1)
         if whole and _keeps_up(whole, "auto", storage, workers(), headroom=1 / _DOUBT):
             whole = speeds(runs, "off", "auto")
-    return choose_coding(storage=storage, split=split, whole=whole, workers=workers())
+    # By what was found then: zstd is not timed if "auto" did not keep up, nor "fast" if it did.
+    found = found if split else workers()
+    return choose_coding(storage=storage, split=split, whole=whole, workers=found)
 
 
 def sample(plan: Plan, *, split: bool) -> list[Run]:

@@ -148,6 +148,52 @@ def test_what_cannot_be_chosen_is_not_timed():
     assert timed_codecs(disk(GB), zstd=4e7) == slow | {"whole off": 1, "whole auto": 1}
 
 
+def weighed_where(
+    first_rate: float, second_rate: float, queued: float = 0.0
+) -> tuple[weighing.Coding, set[str]]:
+    """Weigh where zstd is far too slow.
+
+    Args:
+        first_rate: of "auto" in its first two turns, bytes a second.
+        second_rate: of "auto" in the turns after that.
+        queued: seconds in all for a core once words without a split are coded.
+    """
+    clock, timed, autos = Clock(), set(), 0
+
+    def encode(run, coding) -> int:
+        nonlocal autos, queued
+        is_whole = int(run.chunks[0, 2]) == dtype_by_name("int32").id
+        timed.add(f"whole {coding.codec}" if is_whole else coding.codec)
+        autos += coding.codec == "auto" and not is_whole
+        rate = {"fast": 4e9, "auto": first_rate if autos <= 16 else second_rate}.get(
+            coding.codec, 5e9
+        )
+        if is_whole:
+            rate = 4e7
+            clock.spend(queued=queued)
+            queued = 0
+        clock.spend(cpu=run.n_bytes / rate)
+        return run.n_bytes // {"off": 1, "fast": 1, "auto": 2}[coding.codec]
+
+    plan = plan_of([("float32", 128 << 20), ("int32", 128 << 20)])
+    coding = weighing.weigh(plan, storage=disk(GB), n_workers=2, encode=encode, times=clock.times)
+    return coding, timed
+
+
+def test_zstd_that_was_not_timed_is_not_used():
+    coding, timed = weighed_where(2e8, 2e9)
+    assert (coding.codec, coding.zstd_level) == ("auto", 0)
+    assert "whole auto" in timed
+    coding, timed = weighed_where(2e8, 2e8)
+    assert (coding.codec, coding.zstd_level) == ("fast", 0)
+    assert "whole auto" not in timed
+
+
+def test_a_machine_that_gets_busy_while_zstd_is_timed_does_not_lose_fast():
+    coding, _ = weighed_where(2e9, 2e9, queued=100.0)
+    assert coding.codec == "auto"
+
+
 def test_a_speed_is_the_fastest_turn_over_all_of_the_sample():
     runs = [*plan_of([("float32", 1 << 20)]).runs] * 4
     ticks = iter([0, 2, 5, 6, 8])
