@@ -151,7 +151,7 @@ class KnownStorage:
         return WriteMeter(self.clocks)
 
     def remember(self, key: StorageKey, meter: WriteMeter, n_bytes: int) -> None:
-        """Note what a file of so many bytes cost; of a few bytes only while nothing else is known.
+        """Note what a file of so many bytes cost; of a few bytes only while not of many.
 
         Args:
             key: from `storage_key`.
@@ -160,7 +160,8 @@ class KnownStorage:
         """
         with self._lock:
             _, by_bytes = self._known.get(key, (None, 0))
-            if n_bytes >= min(_LEAST_BYTES, by_bytes):
+            least = _LEAST_BYTES if by_bytes >= _LEAST_BYTES else by_bytes // _LIKE
+            if n_bytes >= least:
                 self._known[key] = meter.storage(n_bytes), n_bytes
 
     def recall(self, key: StorageKey, state_bytes: int) -> Storage | None:

@@ -81,6 +81,8 @@ def test_a_few_bytes_say_nothing_of_a_storage_and_the_last_save_says_most():
     known.remember((1, "direct"), meter(1), 1 << 20)
     assert known.recall((1, "direct"), 4 << 20) is not None
     assert known.recall((1, "direct"), 5 << 20) is None
+    known.remember((1, "direct"), meter(2), 1 << 19)
+    assert known.recall((1, "direct"), 1) == Storage(bytes_per_sec=1 << 18, cpu_secs_per_byte=0.0)
     known.remember((1, "direct"), meter(1), 1 << 30)
     known.remember((1, "direct"), meter(2), 1 << 30)
     known.remember((1, "direct"), meter(3), 1 << 20)
