@@ -64,6 +64,10 @@ class _Transfers:
 
     def add(self, want: Want, buffers: Sequence[np.ndarray]) -> None:
         """Add the pieces of one leaf."""
+        if len(want.pieces) == 1:
+            self._arrays.append(_elements(want, want.pieces[0], buffers))
+            self._places.append(self._place(want, want.pieces[0]))
+            return
         made: dict[tuple[int | None, Indices], np.ndarray] = {}
         for piece in want.pieces:
             key = piece.box, piece.extent

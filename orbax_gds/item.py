@@ -23,13 +23,16 @@ from orbax_gds.plan import ShardBox, StoredShard
 from orbax_gds.read_plan import (
     ChunkTable,
     Read,
+    Wanted,
     check_coverage,
     chunk_table,
+    numbers_by_leaf,
     plan_reads,
     read_segments,
 )
 from orbax_gds.staging import BufferPool, aligned_empty
 from orbax_gds.threads import run_tasks
+from orbax_gds.uncollected import uncollected
 
 _ARRAY_ALIGNMENT = 64  # chosen: jax takes memory that begins so without a copy
 
@@ -55,6 +58,17 @@ class Stripe:
     derived: list[DerivedShard]
     table: ChunkTable
     records: np.ndarray
+
+    @functools.cached_property
+    def by_leaf(self) -> dict[int, list[int]]:
+        """Numbers of the shards of each leaf."""
+        return numbers_by_leaf(self.shards)
+
+    @functools.cached_property
+    def frames(self) -> tuple[np.ndarray, np.ndarray]:
+        """Offsets and lengths of the frames: int64[n_chunks] each."""
+        offsets, sizes = self.records["offset"], self.records["frame_bytes"]
+        return offsets.astype(np.int64), sizes.astype(np.int64)
 
 
 class Item(contextlib.AbstractContextManager["Item"]):
@@ -90,10 +104,11 @@ class Item(contextlib.AbstractContextManager["Item"]):
         self._closing = contextlib.ExitStack()
         try:
             driver = open_driver(self.options.driver, self.path)
-            for spec in self.manifest.stripes:
-                self.stripes.append(self._open_stripe(driver, spec))
-            self._check_derived()
-            self._check_coverage()
+            with uncollected():
+                for spec in self.manifest.stripes:
+                    self.stripes.append(self._open_stripe(driver, spec))
+                self._check_derived()
+                self._check_coverage()
             self._check_sidecars()
         except BaseException:
             self.close()
@@ -169,8 +184,12 @@ class Item(contextlib.AbstractContextManager["Item"]):
                 boxes[shard.leaf].append(shard)
         known: dict[Hashable, bool] = {}
         for leaf, spec in enumerate(self.manifest.leaves):
-            if spec.shape is not None:
-                check_coverage(self.leaf_name(leaf), spec.shape, boxes[leaf], known)
+            own = boxes[leaf]
+            if spec.shape is None or (
+                len(own) == 1 and own[0].extent == spec.shape and not any(own[0].start)
+            ):
+                continue  # as most leaves: not to make up a name for each
+            check_coverage(self.leaf_name(leaf), spec.shape, own, known)
 
     def _check_sidecars(self) -> None:
         for name, spec in self.manifest.sidecars.items():
@@ -226,18 +245,16 @@ class Item(contextlib.AbstractContextManager["Item"]):
             Unsupported: a newer version wrote a frame.
             IoError: the operating system refused a read.
         """
-        parts = parts_of(wants, self._derived)
-        queue = [
-            (stripe, read)
-            for stripe in self.stripes
-            for read in plan_reads(
-                stripe.shards,
-                parts,
-                self.dtypes,
-                stripe.records["offset"].astype(np.int64),
-                stripe.records["frame_bytes"].astype(np.int64),
-            )
-        ]
+        with uncollected():
+            parts = parts_of(wants, self._derived)
+            wanted = Wanted(parts)
+            queue = [
+                (stripe, read)
+                for stripe in self.stripes
+                for read in plan_reads(
+                    stripe.shards, stripe.by_leaf, wanted, self.dtypes, *stripe.frames
+                )
+            ]
         self.bytes_read += sum(read.n_bytes for _, read in queue)
         n_threads = min(_THREADS_A_WORKER * self.options.n_workers, len(queue))
         if not n_threads:

@@ -5,11 +5,9 @@ process stores; `snapshot` takes their words. The other way, what a restore want
 `targets` and `wants`, how words become values in `assemble`; plain trees come from `paths`.
 """
 
-import contextlib
 import dataclasses
 import functools
-import gc
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -27,6 +25,7 @@ from orbax_gds.paths import is_empty_node, jax_leaves, loose_text, typed_path, u
 from orbax_gds.plan import Indices, ShardBox
 from orbax_gds.shardings import Box, boxes_by_device, sharding_spec
 from orbax_gds.targets import Target, flatten_target, target_of
+from orbax_gds.uncollected import uncollected
 from orbax_gds.wants import Want, want
 
 __all__ = [
@@ -41,6 +40,7 @@ __all__ = [
     "owned_shards",
     "read_leaf",
     "target_of",
+    "uncollected",
     "unflatten",
     "want",
 ]
@@ -69,22 +69,6 @@ class Flat:
     def shardings(self) -> list[ShardingSpec]:
         """The distinct shardings, by number."""
         return self.numbering.specs
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Suspend the collection of cycles while a tree is taken apart, which makes none.
-
-    As they make many objects that all live on, it would walk the whole heap over and over: half of
-    the processor time for 20,000 leaves (measured: flatten 0.42 -> 0.2 s).
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def flatten(tree: Any) -> Flat:

@@ -47,9 +47,16 @@ def parts_of(wants: Sequence[ShardBox], derived: Mapping[int, DerivedBoxes]) -> 
     """
     parts = []
     for i, want in enumerate(wants):
+        if 0 in want.extent:
+            continue
+        boxes = derived.get(want.leaf)
+        if boxes is None:
+            parts.append(
+                Part(leaf=want.leaf, start=want.start, extent=want.extent, want=i, into=want)
+            )
+            continue
         n_derived = 0
-        boxes = derived.get(want.leaf) if want.n_elements else None
-        for shard, start, extent in () if boxes is None else _shared(boxes, want):
+        for shard, start, extent in _shared(boxes, want):
             part = Part(
                 leaf=shard.source, start=start, extent=extent, want=i, into=want, rule=shard.rule
             )

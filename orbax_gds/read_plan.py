@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -173,33 +173,71 @@ def _tile(shape: Indices, cuts: Sequence[tuple[Indices, Indices]]) -> bool:
     return bool((products[1:].sum(axis=0) % _PRIME == products[0]).all())
 
 
+class Wanted:
+    """The parts that wants are made of, to be looked up by what a stripe stores.
+
+    Attributes:
+        parts: from `parts_of`; want i is restored into buffer i.
+        by_leaf: their numbers by the leaf that is read.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        self.by_leaf = numbers_by_leaf(parts)
+        self._whole: dict[Hashable, list[int]] = {}
+        for i, part in enumerate(parts):
+            if part.is_whole:
+                self._whole.setdefault((part.leaf, part.start, part.extent), []).append(i)
+
+    def whole(self, shard: StoredShard) -> Sequence[int]:
+        """Return the numbers of the parts that are a whole want and have the box of a shard."""
+        return self._whole.get((shard.leaf, shard.start, shard.extent), ())
+
+
+def numbers_by_leaf(boxes: Iterable[StoredShard | Part]) -> dict[int, list[int]]:
+    """Return the numbers, in order, of the boxes of each leaf."""
+    numbers: dict[int, list[int]] = {}
+    for i, box in enumerate(boxes):
+        if box.leaf in numbers:
+            numbers[box.leaf].append(i)
+        else:
+            numbers[box.leaf] = [i]
+    return numbers
+
+
 def plan_reads(
     shards: Sequence[StoredShard],
-    parts: Sequence[Part],
+    by_leaf: Mapping[int, Sequence[int]],
+    wanted: Wanted,
     dtypes: Sequence[Dtype | None],
     offsets: np.ndarray,
     sizes: np.ndarray,
 ) -> list[Read]:
     """Find the chunks of a stripe that the wants need and group them into reads.
 
+    Shards of leaves that nobody wants are not looked at.
+
     Args:
         shards: what the stripe's layout stores.
-        parts: what the wants are made of, from `parts_of`; want i is restored into buffer i.
+        by_leaf: their `numbers_by_leaf`.
+        wanted: what is wanted, of any stripe.
         dtypes: dtype of every leaf.
         offsets, sizes: int64[n_chunks], the frames' places in the file.
 
     Returns:
         Reads in the order of the file. Every chunk that meets a part is in exactly one.
     """
-    rows, rest = _whole_shards(shards, parts, dtypes)
-    by_leaf: dict[int, list[int]] = defaultdict(list)
-    for i in rest:
-        by_leaf[parts[i].leaf].append(i)
+    leaves = sorted(wanted.by_leaf.keys() & by_leaf.keys())
+    rows, taken = _whole_shards(
+        [shards[j] for leaf in leaves for j in by_leaf[leaf]], wanted, dtypes
+    )
     users: dict[int, list[Overlap]] = defaultdict(list)
-    for j, shard in enumerate(shards):
-        for i in by_leaf.get(shard.leaf, ()):
-            for chunk in _chunks_met(shard, parts[i]):
-                users[chunk].append(Overlap(part=i, shard=j))
+    for leaf in leaves:
+        left = [i for i in wanted.by_leaf[leaf] if i not in taken]
+        for j in by_leaf[leaf] if left else ():
+            for i in left:
+                for chunk in _chunks_met(shards[j], wanted.parts[i]):
+                    users[chunk].append(Overlap(part=i, shard=j))
     needed = np.unique(np.concatenate((rows[:, 0], np.array(list(users), np.int64))))
     reads = []
     for first, end in _groups(offsets[needed].tolist(), sizes[needed].tolist()):
@@ -220,32 +258,29 @@ def plan_reads(
 
 
 def _whole_shards(
-    shards: Sequence[StoredShard], parts: Sequence[Part], dtypes: Sequence[Dtype | None]
-) -> tuple[np.ndarray, list[int]]:
+    shards: Sequence[StoredShard], wanted: Wanted, dtypes: Sequence[Dtype | None]
+) -> tuple[np.ndarray, set[int]]:
     """Deal with the wants that are a whole shard, whose chunks need not be looked at one by one.
 
     Returns:
         int64[r, 6], as `Read.rows` but for all chunks, in their order; and the numbers of the
-        parts that are left.
+        parts that these deal with.
     """
-    left: dict[Hashable, list[int]] = defaultdict(list)
-    for i, part in enumerate(parts):
-        if part.is_whole:
-            left[part.leaf, part.start, part.extent].append(i)
-    pooled: list[tuple[int, ...]] = []
+    parts = wanted.parts
+    single: list[tuple[int, ...]] = []  # of shards in one chunk
     cut = [np.empty((0, 6), np.int64)]
-    taken = set()
+    taken: set[int] = set()
     for shard in shards:
-        users = left.get((shard.leaf, shard.start, shard.extent), ())
-        if not users or not _in_order(shard):
+        users = wanted.whole(shard)
+        if not users or (shard.n_chunks > 1 and not _in_order(shard)):
             continue
         taken.update(users)
         dtype = _dtype(dtypes, shard.leaf)
         if shard.n_chunks == 1:
             n_words = shard.n_elements * dtype.words_per_element
-            for part in (parts[i] for i in users):
+            for part in [parts[i] for i in users]:
                 place = part.want, 0, shard.word_offset, n_words, _segment_rule(part)
-                pooled.append((shard.first_chunk, *place))
+                single.append((shard.first_chunk, *place))
             continue
         sizes = cell_sizes(shard.extent, shard.chunk_extent)
         for part in (parts[i] for i in users):
@@ -256,10 +291,8 @@ def _whole_shards(
             rows[:, 4] = sizes * dtype.words_per_element
             rows[:, 5] = _segment_rule(part)
             cut.append(rows)
-    table = np.concatenate((np.array(pooled, np.int64).reshape(-1, 6), *cut))
-    return table[np.argsort(table[:, 0], kind="stable")], [
-        i for i in range(len(parts)) if i not in taken
-    ]
+    table = np.concatenate((np.array(single, np.int64).reshape(-1, 6), *cut))
+    return table[np.argsort(table[:, 0], kind="stable")], taken
 
 
 def _dtype(dtypes: Sequence[Dtype | None], leaf: int) -> Dtype:

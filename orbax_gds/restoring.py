@@ -1,5 +1,6 @@
 """A restore, from published item to PyTree: manifest → plan → read → decode → assemble."""
 
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from orbax_gds.item import Item
 from orbax_gds.manifest import LeafSpec, Path, path_text
 from orbax_gds.options import Options
 from orbax_gds.plan import ShardBox
-from orbax_gds.staging import aligned_empty
+from orbax_gds.staging import aligned_pieces
 
 _MOST_NAMED = 20  # chosen: paths that an error lists
 
@@ -62,9 +63,11 @@ def restore(
         if abstract is None:
             chosen = range(len(specs)) if leaves is None else _chosen(specs, leaves, path)
             values = _values(item, dict.fromkeys(chosen), strict, fallback_sharding)
-            return trees.unflatten([specs[i] for i in chosen], [values.get(i) for i in chosen])
-        asked, treedef = trees.flatten_target(abstract)
-        matched = _match(specs, [p for p, _ in asked], partial, path)
+            with trees.uncollected():
+                return trees.unflatten([specs[i] for i in chosen], [values.get(i) for i in chosen])
+        with trees.uncollected():
+            asked, treedef = trees.flatten_target(abstract)
+            matched = _match(specs, [p for p, _ in asked], partial, path)
         targets = {
             leaf: target
             for leaf, (_, target) in zip(matched, asked, strict=True)
@@ -79,34 +82,38 @@ def _values(
 ) -> dict[int, Any]:
     """Return the values of leaves, each as its target asks; None asks for it as saved."""
     cache: dict[Any, Any] = {}
-    wants = [
-        trees.want(
-            leaf,
-            item.manifest.leaves[leaf],
-            item.manifest.shardings,
-            target,
-            fallback_sharding=fallback_sharding,
-            strict=strict,
-            cache=cache,
-        )
-        for leaf, target in targets.items()
-        if item.manifest.leaves[leaf].has_words
-    ]
-    return dict(zip([want.leaf for want in wants], _read(item, wants), strict=True))
+    with trees.uncollected():
+        wants = [
+            trees.want(
+                leaf,
+                item.manifest.leaves[leaf],
+                item.manifest.shardings,
+                target,
+                fallback_sharding=fallback_sharding,
+                strict=strict,
+                cache=cache,
+            )
+            for leaf, target in targets.items()
+            if item.manifest.leaves[leaf].has_words
+        ]
+        boxes = [
+            ShardBox(leaf=want.leaf, start=start, extent=extent)
+            for want in wants
+            for start, extent in want.boxes
+        ]
+        buffers = aligned_pieces([_n_bytes(item, box) for box in boxes], 64)
+    item.read(boxes, buffers)
+    with trees.uncollected():
+        rest = iter(buffers)
+        words = [list(itertools.islice(rest, len(want.boxes))) for want in wants]
+        values = trees.assemble(wants, words)
+        return dict(zip([want.leaf for want in wants], values, strict=True))
 
 
-def _read(item: Item, wants: Sequence[trees.Want]) -> list[Any]:
-    """Read and decode what the wants need, and assemble their values."""
-    boxes: list[ShardBox] = []
-    words = []
-    for want in wants:
-        dtype = item.dtypes[want.leaf]
-        assert dtype is not None
-        own = [ShardBox(leaf=want.leaf, start=s, extent=e) for s, e in want.boxes]
-        words.append([aligned_empty(box.n_elements * dtype.element_bytes, 64) for box in own])
-        boxes.extend(own)
-    item.read(boxes, [buffer for own in words for buffer in own])
-    return trees.assemble(wants, words)
+def _n_bytes(item: Item, box: ShardBox) -> int:
+    dtype = item.dtypes[box.leaf]
+    assert dtype is not None, f"leaf {box.leaf} has no words"
+    return box.n_elements * dtype.element_bytes
 
 
 def _chosen(specs: Sequence[LeafSpec], asked: Iterable[Path | str], where: Any) -> list[int]:

@@ -1,7 +1,6 @@
 """The bytes of a stripe around its frames: header, layout, index, footer. FORMAT §4."""
 
 import dataclasses
-import math
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from orbax_gds.derived import DerivedShard, Rule
 from orbax_gds.drivers import File
 from orbax_gds.errors import Corrupt, OgdsError, Truncated, Unsupported
 from orbax_gds.manifest import MAX_RANK
-from orbax_gds.plan import MAX_CHUNK_WORDS, StoredShard, cell_counts
+from orbax_gds.plan import MAX_CHUNK_WORDS, StoredShard
 from orbax_gds.staging import aligned_empty
 
 STRIPE_VERSION = 1
@@ -31,6 +30,7 @@ _CRC = struct.Struct("<I")
 _SECTION = struct.Struct("<II")
 _POOLED = 1
 _DERIVED = 2
+_MAX_EXTENT = 1 << 62  # required: FORMAT §8.2, of start and extent
 _FROM_LATER = frozenset(
     {"unknown codec", "unknown dtype", "unknown frame flag", "block map: reserved code"}
 )
@@ -279,32 +279,68 @@ def _sections(data: bytes, where: str) -> Iterator[tuple[int, bytes]]:
         at, last_rank = at + n_bytes, rank
 
 
-def _decode_section(data: bytes, rank: int, where: str) -> Iterator[StoredShard | DerivedShard]:
+def _decode_section(data: bytes, rank: int, where: str) -> list[StoredShard | DerivedShard]:
     table = np.frombuffer(data, _shard_dtype(rank))
-    columns = [table[name].tolist() for name in table.dtype.names or ()]
-    for leaf, first, n_chunks, flags, word_offset, start, extent, chunk_extent in zip(
-        *columns, strict=True
-    ):
-        if flags == _DERIVED:
-            if n_chunks or any(chunk_extent) or not _is_box(start, extent):
-                raise Corrupt(f"{where}: the layout's derived shard of leaf {leaf} is malformed.")
-            box = {"start": tuple(start), "extent": tuple(extent)}
-            rule = _rule(word_offset, leaf, where)
-            yield DerivedShard(leaf=leaf, source=first, rule=rule, **box)
-            continue
-        shard = StoredShard(
+    malformed = _malformed(table)
+    if malformed.any():
+        row = table[malformed][0]
+        kind = "derived shard" if row["flags"] == _DERIVED else "shard"
+        raise Corrupt(f"{where}: the layout's {kind} of leaf {row['leaf']} is malformed.")
+    scalars = (table[name].tolist() for name in ("leaf", "first_chunk", "n_chunks", "flags"))
+    boxes = (map(tuple, table[name].tolist()) for name in ("start", "extent", "chunk_extent"))
+    columns = zip(*scalars, table["word_offset"].tolist(), *boxes, strict=True)
+    return [
+        DerivedShard(
             leaf=leaf,
-            start=tuple(start),
-            extent=tuple(extent),
-            chunk_extent=tuple(chunk_extent),
-            first_chunk=first,
+            start=start,
+            extent=extent,
+            source=first_chunk,
+            rule=_rule(word_offset, leaf, where),
+        )
+        if flags == _DERIVED
+        else StoredShard(
+            leaf=leaf,
+            start=start,
+            extent=extent,
+            chunk_extent=chunk_extent,
+            first_chunk=first_chunk,
             n_chunks=n_chunks,
             word_offset=word_offset,
-            pooled=bool(flags & _POOLED),
+            pooled=flags == _POOLED,
         )
-        if flags & ~_POOLED or not _well_formed(shard):
-            raise Corrupt(f"{where}: the layout's shard of leaf {leaf} is malformed.")
-        yield shard
+        for leaf, first_chunk, n_chunks, flags, word_offset, start, extent, chunk_extent in columns
+    ]
+
+
+def _malformed(table: np.ndarray) -> np.ndarray:
+    """Return which rows of a section can be no shard: bool[rows]."""
+    flags, starts, extents = table["flags"], table["start"], table["extent"]
+    steps, n_chunks = table["chunk_extent"], table["n_chunks"]
+    sound = (starts < _MAX_EXTENT).all(axis=1)
+    sound &= ((extents > 0) & (extents < _MAX_EXTENT)).all(axis=1)
+    derived = flags == _DERIVED
+    is_derived = sound & (n_chunks == 0) & ~steps.any(axis=1)
+    sound &= ((steps > 0) & (steps < _MAX_EXTENT)).all(axis=1)
+    sound &= _products(np.minimum(extents, steps), MAX_CHUNK_WORDS) <= MAX_CHUNK_WORDS
+    whole = (flags == _POOLED) & (n_chunks == 1) & (steps == extents).all(axis=1)
+    counts = (extents + (steps - 1)) // np.maximum(steps, 1)
+    cut = (flags == 0) & (table["word_offset"] == 0) & (n_chunks == _products(counts, 1 << 32))
+    return ~np.where(derived, is_derived, sound & (whole | cut))
+
+
+def _products(factors: np.ndarray, most: int) -> np.ndarray:
+    """Return the product of each row, `most` + 1 where it is more, so that none wraps around.
+
+    Args:
+        factors: uint64[rows, n]; a row with a zero counts it as one.
+        most: below 2^63.
+    """
+    limit = np.uint64(most)
+    products = np.ones(len(factors), np.uint64)
+    for column in np.maximum(factors, 1).T:
+        fits = column <= limit // products
+        products = np.where(fits, products * np.where(fits, column, 1), limit + np.uint64(1))
+    return products
 
 
 def _rule(number: int, leaf: int, where: str) -> Rule:
@@ -315,24 +351,6 @@ def _rule(number: int, leaf: int, where: str) -> Rule:
             f"{where}: leaf {leaf} is derived by rule {number}, unknown to this orbax_gds. "
             "A newer version may have written it: update orbax_gds."
         ) from error
-
-
-def _is_box(start: Sequence[int], extent: Sequence[int]) -> bool:
-    return 0 not in extent and max((*start, *extent), default=0) < 1 << 62
-
-
-def _well_formed(shard: StoredShard) -> bool:
-    if not _is_box(shard.start, shard.extent) or not _is_box((), shard.chunk_extent):
-        return False
-    largest = math.prod(map(min, shard.extent, shard.chunk_extent))
-    if largest > MAX_CHUNK_WORDS:  # in Python's integers: NumPy's would wrap
-        return False
-    if shard.pooled:
-        return shard.n_chunks == 1 and shard.chunk_extent == shard.extent
-    n_chunks = 1
-    for count in cell_counts(shard.extent, shard.chunk_extent):
-        n_chunks *= count
-    return shard.word_offset == 0 and shard.n_chunks == n_chunks
 
 
 def decode_index(data: bytes, header: Header, footer: Footer, where: str) -> np.ndarray:

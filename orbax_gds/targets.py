@@ -47,12 +47,14 @@ class Target:
     prng: str | None = None
 
 
-def target_of(value: Any) -> Target:
+def target_of(value: Any, known: dict[Any, Target] | None = None) -> Target:
     """Return what a value asks for, when it stands in a target tree.
 
     Args:
         value: a Target, a jax.Array, jax.ShapeDtypeStruct, NumPy array or scalar, Python scalar,
             text or bytes; one of these types; or Orbax's metadata of a value.
+        known: pass the same empty dict for a whole tree, and arrays that ask for the same share
+            one Target.
 
     Raises:
         Unsupported: the value says nothing of the kind.
@@ -70,7 +72,7 @@ def target_of(value: Any) -> Target:
     ):
         return Target(type=next(name for kind, name in _NAMES.items() if isinstance(value, kind)))
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return _target_of_array(value)
+        return _target_of_array(value, {} if known is None else known)
     if hasattr(value, "directory") and hasattr(value, "name"):  # Orbax's StringMetadata
         return Target()
     raise Unsupported(
@@ -87,9 +89,18 @@ def _target_of_type(kind: type) -> Target:
     raise Unsupported(f"is the type {kind.__name__}, which no leaf can have.")
 
 
-def _target_of_array(value: Any) -> Target:
+def _target_of_array(value: Any, known: dict[Any, Target]) -> Target:
     shape = None if value.shape is None else tuple(value.shape)
     sharding = getattr(value, "sharding", None)
+    # By identity, as to hash a sharding takes longer than all the rest. The Target keeps it alive.
+    like = type(value), shape, value.dtype, id(sharding)
+    target = known.get(like)
+    if target is None:
+        target = known[like] = _target_like(value, shape, sharding)
+    return target
+
+
+def _target_like(value: Any, shape: Indices | None, sharding: Any) -> Target:
     if hasattr(value, "directory"):  # Orbax's metadata: of the type that was saved
         return Target(shape=shape, dtype=value.dtype, sharding=sharding)
     if isinstance(value, np.ndarray | np.generic):
@@ -129,9 +140,11 @@ def flatten_target(abstract: Any) -> tuple[list[tuple[Path, Any]], Any]:
     asked: list[tuple[Path, Any]] = []
     refused: list[str] = []
     known: dict[Key, Key] = {}
+    targets: dict[Any, Target] = {}
     for keys, value in jax_leaves(abstract):
         try:
-            asked.append((typed_path(keys, known), ... if value is ... else target_of(value)))
+            target = ... if value is ... else target_of(value, targets)
+            asked.append((typed_path(keys, known), target))
         except Unsupported as error:
             refused.append(f"{loose_text(keys)!r} {error}")
     if refused:

@@ -9,7 +9,6 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
@@ -21,6 +20,7 @@ from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.manifest import LeafSpec, Manifest, ShardingSpec
 from orbax_gds.paths import unflatten
 from orbax_gds.shardings import axis_types_of
+from orbax_gds.uncollected import uncollected
 
 _SCALARS: Mapping[str, type] = {"bool": np.bool_, "int": np.int64, "float": np.float64}
 
@@ -40,8 +40,10 @@ def tree_metadata(manifest: Manifest, directory: FilePath) -> Any:
     """
     devices = {device.id: str(device) for device in jax.devices()}
     shardings = [_sharding(spec, devices) for spec in manifest.shardings]
-    values = [_value(leaf, shardings, epath.Path(directory)) for leaf in manifest.leaves]
-    tree = unflatten(manifest.leaves, values)
+    where = epath.Path(directory)  # one for all: making it takes longer than the rest of a leaf
+    with uncollected():
+        values = [_value(leaf, shardings, where) for leaf in manifest.leaves]
+        tree = unflatten(manifest.leaves, values)
     try:
         return build_default_tree_metadata(tree, custom_metadata=manifest.custom_metadata)
     except ValueError:  # Orbax describes no tree that is None, nor, before 0.12, one that is a leaf
@@ -55,12 +57,12 @@ def is_tree_metadata(value: Any) -> bool:
 
 def _value(leaf: LeafSpec, shardings: Sequence[Any], directory: epath.Path) -> Any:
     """Return the metadata of one leaf; None for a leaf without words, which has none in Orbax."""
-    name = ".".join(str(key) for _, key in leaf.path)
+    name = ".".join([str(key) for _, key in leaf.path])
     if leaf.dtype is None or leaf.shape is None:
         return None
     if leaf.type in ("str", "bytes"):
         return ocp.metadata.StringMetadata(name=name, directory=directory)
-    dtype = jnp.dtype(dtype_by_name(leaf.dtype).numpy_dtype)
+    dtype = dtype_by_name(leaf.dtype).numpy_dtype
     if leaf.type in ("jax.Array", "numpy.ndarray"):
         return ocp.metadata.ArrayMetadata(
             name=name,
@@ -69,7 +71,7 @@ def _value(leaf: LeafSpec, shardings: Sequence[Any], directory: epath.Path) -> A
             sharding=None if leaf.sharding is None else shardings[leaf.sharding],
             dtype=dtype,
         )
-    dtype = jnp.dtype(_SCALARS.get(leaf.type, dtype))
+    dtype = np.dtype(_SCALARS.get(leaf.type, dtype))
     return ocp.metadata.ScalarMetadata(name=name, directory=directory, dtype=dtype)
 
 

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _SCALARS = {"bool": np.bool_, "int": np.int64, "float": np.float64, "complex": np.complex128}
 _NUMBERS = ("jax.Array", "numpy.ndarray", "numpy.generic", *_SCALARS)
+_ARRAYS = ("jax.Array", "numpy.ndarray")
 _NOT_IN_JAX = ("float6_e2m3fn", "float6_e3m2fn")  # names without arrays
 _NOTHING = Target()
 
@@ -95,6 +96,37 @@ def want(
         Unsupported: jax cannot hold the stored dtype.
     """
     target = target or _NOTHING
+    cache = {} if cache is None else cache
+    described = spec.type, spec.dtype, spec.shape, spec.sharding, spec.prng
+    found = cache.get(("want", id(target), described))
+    if found is not None:
+        _, like = found
+        return Want(
+            leaf=leaf,
+            boxes=like.boxes,
+            spec=spec,
+            type=like.type,
+            shape=like.shape,
+            dtype=like.dtype,
+            sharding=like.sharding,
+            final=like.final,
+            pieces=like.pieces,
+        )
+    resolved = _resolve(leaf, spec, shardings, target, fallback_sharding, strict, cache)
+    if resolved.type in _ARRAYS and resolved.dtype is None:  # of others, each conversion is logged
+        cache["want", id(target), described] = target, resolved  # the number is that of no other
+    return resolved
+
+
+def _resolve(
+    leaf: int,
+    spec: LeafSpec,
+    shardings: Sequence[ShardingSpec],
+    target: Target,
+    fallback_sharding: Any,
+    strict: bool,
+    cache: dict[Any, Any],
+) -> Want:
     kind = _kind(spec, target)
     assert spec.shape is not None, f"{spec} has no words"
     _check_type(spec, kind)
@@ -104,7 +136,6 @@ def want(
     dtype = _dtype(spec, target, kind)
     if kind != "jax.Array":
         return _whole(leaf, spec, kind, shape, dtype)
-    cache = {} if cache is None else cache
     sharding, final = _asked_sharding(spec, target, cache)
     if sharding is None:
         sharding = _saved_sharding(spec, shardings, fallback_sharding, cache)

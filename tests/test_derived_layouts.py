@@ -31,7 +31,14 @@ from orbax_gds.errors import Corrupt, OgdsError, Unsupported
 from orbax_gds.item import Item
 from orbax_gds.parts import parts_of
 from orbax_gds.plan import ShardBox
-from orbax_gds.read_plan import check_coverage, chunk_table, plan_reads, read_segments
+from orbax_gds.read_plan import (
+    Wanted,
+    check_coverage,
+    chunk_table,
+    numbers_by_leaf,
+    plan_reads,
+    read_segments,
+)
 
 
 def whole(leaf, chunk, array, rows=None):
@@ -161,7 +168,9 @@ def test_any_layout_is_refused_or_gives_every_word_once(cut_up, data):
     parts = parts_of(wants, by_leaf(derived))
     counts = np.zeros((len(wants), 38 * 57), np.uint8)
     for (stored, _), n in zip(parted, n_chunks, strict=True):
-        for read in plan_reads(stored, parts, dtypes, np.arange(n), np.ones(n, np.int64)):
+        places = np.arange(n), np.ones(n, np.int64)
+        numbers = numbers_by_leaf(stored)
+        for read in plan_reads(stored, numbers, Wanted(parts), dtypes, *places):
             for want, at, _, n_words, _ in read_segments(read, stored, parts, dtypes)[0].tolist():
                 first = at // dtypes[want].element_bytes
                 counts[want, first : first + n_words] += 1

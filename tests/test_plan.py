@@ -17,8 +17,10 @@ from orbax_gds.parts import parts_of
 from orbax_gds.plan import RUN_BYTES, ShardBox, StoredShard, cell_sizes, make_plan, matrix_columns
 from orbax_gds.read_plan import (
     READ_BYTES,
+    Wanted,
     check_coverage,
     chunk_table,
+    numbers_by_leaf,
     plan_reads,
     read_segments,
 )
@@ -63,7 +65,8 @@ def _read_back(chunks, shards, wants, dtypes):
     """Carry out a read plan on chunks in memory, whose frames are as long as their words."""
     sizes = np.array([len(c) for c in chunks], np.int64)
     parts = parts_of(wants, {})
-    reads = plan_reads(shards, parts, dtypes, np.cumsum(sizes) - sizes, sizes)
+    numbers = numbers_by_leaf(shards)
+    reads = plan_reads(shards, numbers, Wanted(parts), dtypes, np.cumsum(sizes) - sizes, sizes)
     seen = np.concatenate([r.chunks for r in reads] or [np.empty(0, np.int64)]).tolist()
     assert seen == sorted(set(seen))
     out = [np.zeros(w.n_elements * dtypes[w.leaf].element_bytes, np.uint8) for w in wants]
@@ -181,7 +184,10 @@ def test_wants_that_are_whole_shards_are_planned_without_a_look_at_each_chunk():
     plan = make_plan(boxes, dtypes, 1 << 20)
     sizes = np.full(plan.n_chunks, 64, np.int64)
     parts = parts_of(boxes, {})
-    (read,) = plan_reads(plan.shards, parts, dtypes, np.cumsum(sizes) - sizes, sizes)
+    numbers = numbers_by_leaf(plan.shards)
+    (read,) = plan_reads(
+        plan.shards, numbers, Wanted(parts), dtypes, np.cumsum(sizes) - sizes, sizes
+    )
     assert read.overlaps == ()
     assert len(read.rows) == sum(len(run.segments) for run in plan.runs)
 
