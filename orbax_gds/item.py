@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import os
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from pathlib import Path as FilePath
 
@@ -14,7 +16,7 @@ from orbax_gds import stripe as stripes
 from orbax_gds.commit import io_context, read_manifest
 from orbax_gds.derived import DerivedShard, by_leaf, problems
 from orbax_gds.drivers import Driver, File, open_driver
-from orbax_gds.dtypes import Dtype, dtype_by_name
+from orbax_gds.dtypes import DTYPES, Dtype, dtype_by_name
 from orbax_gds.errors import Corrupt, NotFound, Truncated
 from orbax_gds.manifest import Manifest, StripeSpec, crc_text, path_text
 from orbax_gds.options import Options
@@ -23,12 +25,15 @@ from orbax_gds.plan import ShardBox, StoredShard
 from orbax_gds.read_plan import (
     ChunkTable,
     Read,
+    Strided,
     Wanted,
     check_coverage,
     chunk_table,
+    copy_rows,
     numbers_by_leaf,
     plan_reads,
     read_segments,
+    segment_rule,
 )
 from orbax_gds.staging import BufferPool, aligned_empty
 from orbax_gds.threads import run_tasks
@@ -37,6 +42,9 @@ from orbax_gds.uncollected import uncollected
 _ARRAY_ALIGNMENT = 64  # chosen: jax takes memory that begins so without a copy
 
 
+_BUFFER_BYTES = (
+    128 << 20
+)  # chosen: of all threads; half of what a restore may take beside its state
 _THREADS_A_WORKER = 2  # chosen: while one waits for the device, the other decodes
 
 
@@ -65,10 +73,14 @@ class Stripe:
         return numbers_by_leaf(self.shards)
 
     @functools.cached_property
-    def frames(self) -> tuple[np.ndarray, np.ndarray]:
-        """Offsets and lengths of the frames: int64[n_chunks] each."""
+    def frames(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Offsets and lengths of the frames, and bytes of their words: int64[n_chunks] each."""
         offsets, sizes = self.records["offset"], self.records["frame_bytes"]
-        return offsets.astype(np.int64), sizes.astype(np.int64)
+        widths = np.zeros(256, np.int64)
+        for dtype in DTYPES:
+            widths[dtype.id] = dtype.container_bytes
+        decoded = self.table.n_words * widths[self.table.dtypes]
+        return offsets.astype(np.int64), sizes.astype(np.int64), decoded
 
 
 class Item(contextlib.AbstractContextManager["Item"]):
@@ -256,10 +268,11 @@ class Item(contextlib.AbstractContextManager["Item"]):
                 )
             ]
         self.bytes_read += sum(read.n_bytes for _, read in queue)
-        n_threads = min(_THREADS_A_WORKER * self.options.n_workers, len(queue))
-        if not n_threads:
+        if not queue:
             return
         longest = max(read.n_bytes for _, read in queue) + 2 * stripes.PAGE_BYTES
+        n_threads = min(_THREADS_A_WORKER * self.options.n_workers, len(queue))
+        n_threads = max(1, min(n_threads, _BUFFER_BYTES // longest))
         with BufferPool(longest, n_threads) as pool:
             reader = _Reader(self, parts, buffers, pool)
             run_tasks(queue, lambda task: reader.read(*task), n_threads)
@@ -288,25 +301,69 @@ class _Reader:
             self._decode(stripe, read, memory, begin)
 
     def _decode(self, stripe: Stripe, read: Read, memory: np.ndarray, begin: int) -> None:
-        segments, counts = read_segments(read, stripe.shards, self.parts, self.item.dtypes)
+        segments, counts, strided = read_segments(read, stripe.shards, self.parts, self.item.dtypes)
         used = np.unique(segments[:, 0])
         segments[:, 0] = np.searchsorted(used, segments[:, 0])
-        records = stripe.records[read.chunks]
+        within = memory, begin
+        met = counts > 0
+        buffers = [self.buffers[i] for i in used.tolist()]
+        self._run(stripe, within, read.chunks[met], counts[met], buffers, segments)
+        for (chunk, offset, rule), rows in _alike(strided).items():
+            self._copy(stripe, within, chunk, offset, rule, rows)
+
+    def _copy(
+        self,
+        stripe: Stripe,
+        within: tuple[np.ndarray, int],
+        chunk: int,
+        offset: int,
+        rule: int,
+        rows: Sequence[Strided],
+    ) -> None:
+        """Decode the words of one shard in a chunk by themselves, and copy what is wanted of them.
+
+        Only one chunk of a thread is held so.
+        """
+        into = self.item.dtypes[rows[0].part.into.leaf]
+        assert into is not None
+        n_elements = math.prod(rows[0].extent)
+        words = np.empty(n_elements * into.element_bytes, np.uint8)
+        segment = [[0, 0, offset, n_elements * into.words_per_element, rule]]
+        numbers, counts = np.array([chunk]), np.ones(1, np.uint32)
+        self._run(stripe, within, numbers, counts, [words], np.array(segment, np.uint64))
+        for each in rows:
+            target = self.buffers[each.part.want].view(into.word_dtype)
+            copy_rows(each, words.view(into.word_dtype), target)
+
+    def _run(
+        self,
+        stripe: Stripe,
+        within: tuple[np.ndarray, int],
+        numbers: np.ndarray,
+        counts: np.ndarray,
+        buffers: Sequence[np.ndarray],
+        segments: np.ndarray,
+    ) -> None:
+        """Decode chunks whose frames lie in memory that was read from an offset of the file."""
+        if not len(numbers):
+            return
+        memory, begin = within
+        records = stripe.records[numbers]
         records["offset"] -= np.uint64(begin)
-        chunks = np.empty((len(read.chunks), 4), np.uint32)
-        chunks[:, 0] = read.chunks
-        chunks[:, 1] = stripe.table.n_words[read.chunks]
-        chunks[:, 2] = stripe.table.dtypes[read.chunks]
+        chunks = np.empty((len(numbers), 4), np.uint32)
+        chunks[:, 0] = numbers
+        chunks[:, 1] = stripe.table.n_words[numbers]
+        chunks[:, 2] = stripe.table.dtypes[numbers]
         chunks[:, 3] = counts
         status, at = _native.decode_run(
             memory,
             records.view(np.uint8).reshape(-1, stripes.RECORD_BYTES),
             chunks,
-            [self.buffers[i] for i in used.tolist()],
+            list(buffers),
             segments,
         )
         if status:
-            self._raise(stripe, int(read.chunks[at]), status)
+            self._raise(stripe, int(numbers[at]), status)
 
     def _raise(self, stripe: Stripe, chunk: int, status: int) -> None:
         hit = {
@@ -327,6 +384,14 @@ class _Reader:
             f"{stripe.path}: chunk {chunk} at byte {int(stripe.records['offset'][chunk])}, of leaf "
             f"{named}: {what}. Restore another step or a copy of this one."
         )
+
+
+def _alike(strided: Sequence[Strided]) -> dict[tuple[int, int, int], list[Strided]]:
+    """Group what is copied of the same words, by the same rule: chunk, word offset and rule."""
+    groups: dict[tuple[int, int, int], list[Strided]] = defaultdict(list)
+    for each in strided:
+        groups[each.chunk, each.word_offset, segment_rule(each.part)].append(each)
+    return groups
 
 
 def _check_ends(

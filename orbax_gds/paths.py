@@ -19,6 +19,9 @@ _TAGS: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
     FlattenedIndexKey: ("n", operator.attrgetter("key")),
 }
 _TOO_DEEP = f"A path has at most {MAX_PATH_KEYS} keys; keep deep structures in arrays."
+_NUMBERED = frozenset("in")
+_TOP: Key = ("k", "")  # the key of the tree itself
+_MISSING = object()
 _EMPTY: Mapping[str, Callable[[], Any]] = {
     "None": lambda: None,
     "dict": dict,
@@ -154,25 +157,26 @@ def unflatten(specs: Sequence[LeafSpec], values: Sequence[Any]) -> Any:
         >>> unflatten([LeafSpec(path=(("k", 3), ("i", 0)), type="int", dtype="int64")], [7])
         {3: [7]}
     """
-    root: dict[Key, Any] = {}
+    root = _Node()
     nodes: list[tuple[dict[Key, Any], Key, Path]] = []  # parent, key in it, path; parents first
     for spec, value in zip(specs, values, strict=True):
         leaf = value if spec.has_words else empty_value(spec)
         node = root
-        for depth, key in enumerate((("k", ""), *spec.path[:-1]) if spec.path else ()):
-            if key not in node:
+        *above, last = _TOP, *spec.path
+        for depth, key in enumerate(above):
+            below = node.get(key, _MISSING)
+            if below is _MISSING:
+                below = node[key] = _Node()
                 nodes.append((node, key, spec.path[:depth]))
-                node[key] = _Node()
-            node = node[key]
-            if not isinstance(node, _Node):
+            elif type(below) is not _Node:
                 raise Corrupt(f"The path of leaf {path_text(spec.path)!r} goes through a leaf.")
-        key = spec.path[-1] if spec.path else ("k", "")
-        if key in node:
+            node = below
+        if last in node:
             raise Corrupt(f"The path of leaf {path_text(spec.path)!r} is that of another leaf.")
-        node[key] = leaf
+        node[last] = leaf
     for parent, key, path in reversed(nodes):
         parent[key] = _plain(parent[key], path)
-    return root.get(("k", ""), {})
+    return root.get(_TOP, {})
 
 
 class _Node(dict[Key, Any]):
@@ -181,13 +185,12 @@ class _Node(dict[Key, Any]):
 
 def _plain(children: _Node, path: Path) -> Any:
     """Return a node, whose own children are plain already, as a plain container."""
-    if all(tag in "in" for tag, _ in children):
-        numbers = [number for _, number in children]
-        if numbers == list(range(len(numbers))):
-            return list(children.values())
-    mixed = len({type(key) for _, key in children}) > 1
-    plain = OrderedDict() if mixed else {}  # jax sorts a dict's keys, and cannot sort these
-    plain.update((key, child) for (_, key), child in children.items())
+    plain: dict[str | int, Any] = {key: child for (_, key), child in children.items()}
+    tags = {tag for tag, _ in children}
+    if tags <= _NUMBERED and list(plain) == list(range(len(children))):
+        return list(children.values())
+    if len(set(map(type, plain))) > 1:
+        plain = OrderedDict(plain)  # jax sorts a dict's keys, and cannot sort these
     if len(plain) != len(children):
         raise Unsupported(
             f"Node {path_text(path)!r} has keys of different kinds that are equal as dict keys: "

@@ -27,6 +27,11 @@ from orbax_gds.plan import (
 
 MAX_GAP_BYTES = 64 << 10  # chosen: reading over a gap this small is cheaper than another read
 READ_BYTES = 4 << 20  # chosen: stored bytes of one read and decode call
+DECODED_BYTES = 16 << 20  # chosen: and decoded ones, so that zeros too are shared out to threads
+_SHORT_BYTES = (
+    256  # chosen: rows below are copied by NumPy, as a segment takes more memory than one
+)
+MANY_ROWS = 256  # chosen: but only where there are more of them
 
 _PRIME = np.uint64(2**31 - 1)  # products of two numbers below it fit 64 bits
 
@@ -212,6 +217,7 @@ def plan_reads(
     dtypes: Sequence[Dtype | None],
     offsets: np.ndarray,
     sizes: np.ndarray,
+    decoded: np.ndarray,
 ) -> list[Read]:
     """Find the chunks of a stripe that the wants need and group them into reads.
 
@@ -223,6 +229,7 @@ def plan_reads(
         wanted: what is wanted, of any stripe.
         dtypes: dtype of every leaf.
         offsets, sizes: int64[n_chunks], the frames' places in the file.
+        decoded: int64[n_chunks], bytes of their words.
 
     Returns:
         Reads in the order of the file. Every chunk that meets a part is in exactly one.
@@ -240,7 +247,8 @@ def plan_reads(
                     users[chunk].append(Overlap(part=i, shard=j))
     needed = np.unique(np.concatenate((rows[:, 0], np.array(list(users), np.int64))))
     reads = []
-    for first, end in _groups(offsets[needed].tolist(), sizes[needed].tolist()):
+    places = (column[needed].tolist() for column in (offsets, sizes, decoded))
+    for first, end in _groups(*places):
         chunks = needed[first:end]
         used = (users.get(chunk, ()) for chunk in chunks.tolist())
         offset = int(offsets[chunks[0]])
@@ -279,7 +287,7 @@ def _whole_shards(
         if shard.n_chunks == 1:
             n_words = shard.n_elements * dtype.words_per_element
             for part in [parts[i] for i in users]:
-                place = part.want, 0, shard.word_offset, n_words, _segment_rule(part)
+                place = part.want, 0, shard.word_offset, n_words, segment_rule(part)
                 single.append((shard.first_chunk, *place))
             continue
         sizes = cell_sizes(shard.extent, shard.chunk_extent)
@@ -289,7 +297,7 @@ def _whole_shards(
             rows[:, 1] = part.want
             rows[:, 2] = (np.cumsum(sizes) - sizes) * _dtype(dtypes, part.into.leaf).element_bytes
             rows[:, 4] = sizes * dtype.words_per_element
-            rows[:, 5] = _segment_rule(part)
+            rows[:, 5] = segment_rule(part)
             cut.append(rows)
     table = np.concatenate((np.array(single, np.int64).reshape(-1, 6), *cut))
     return table[np.argsort(table[:, 0], kind="stable")], taken
@@ -301,7 +309,7 @@ def _dtype(dtypes: Sequence[Dtype | None], leaf: int) -> Dtype:
     return dtype
 
 
-def _segment_rule(part: Part) -> int:
+def segment_rule(part: Part) -> int:
     """Return the rule of `decode_run`, to which the words of a copy are as they are stored."""
     return 0 if part.rule == Rule.COPY else part.rule
 
@@ -334,17 +342,58 @@ def _chunks_met(shard: StoredShard, want: Part) -> Sequence[int]:
     return (numbers + shard.first_chunk).tolist()
 
 
-def _groups(offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _groups(
+    offsets: Sequence[int], sizes: Sequence[int], decoded: Sequence[int]
+) -> Iterator[tuple[int, int]]:
     """Yield the ranges of the needed frames, in the order of the file, that are read at once."""
-    first = 0
+    first, n_bytes = 0, sum(decoded[:1])
     for i in range(1, len(offsets)):
+        n_bytes += decoded[i]
         gap = offsets[i] - (offsets[i - 1] + sizes[i - 1])
         grown = offsets[i] + sizes[i] - offsets[first]
-        if gap > MAX_GAP_BYTES or grown > READ_BYTES:
+        if gap > MAX_GAP_BYTES or grown > READ_BYTES or n_bytes > DECODED_BYTES:
             yield first, i
-            first = i
+            first, n_bytes = i, decoded[i]
     if len(offsets):
         yield first, len(offsets)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Strided:
+    """A chunk and a part that share many short rows, which a table of segments would not pay for.
+
+    Attributes:
+        chunk: its number.
+        start, extent: the box of the shard's words in it, in elements.
+        word_offset: of these words in the chunk.
+        part: the part.
+    """
+
+    chunk: int
+    start: Indices
+    extent: Indices
+    word_offset: int
+    part: Part
+
+
+def copy_rows(strided: Strided, source: np.ndarray, target: np.ndarray) -> None:
+    """Copy what a chunk and a part share.
+
+    Args:
+        strided: which.
+        source: the words of the shard in the chunk, as those of the want: `[words]`.
+        target: the words of the want: `[words]`.
+    """
+    part, want = strided.part, strided.part.into
+    low, high = _shared_box(strided.start, strided.extent, part)
+    views = []
+    for words, start, extent in (
+        (source, strided.start, strided.extent),
+        (target, want.start, want.extent),
+    ):
+        rows = tuple(slice(a - at, b - at) for a, b, at in zip(low, high, start, strict=True))
+        views.append(words.reshape(*extent, -1)[rows])
+    views[1][...] = views[0]
 
 
 def read_segments(
@@ -352,32 +401,34 @@ def read_segments(
     shards: Sequence[StoredShard],
     parts: Sequence[Part],
     dtypes: Sequence[Dtype | None],
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, list[Strided]]:
     """Say where the words of a read's chunks go.
 
     Returns:
         segments: uint64[s, 5]: want, byte offset in its buffer, word offset in the chunk, n_words,
             rule (as in `decode_run`); in the order of the chunks.
         counts: uint32[len(read.chunks)], the number of segments of each.
+        strided: what of the chunks is not in the segments.
     """
     pieces = [read.rows]
+    strided: list[Strided] = []
     for overlap in read.overlaps:
-        pieces.extend(_pieces(read.chunks, shards[overlap.shard], parts[overlap.part], dtypes))
+        for piece in _pieces(read.chunks, shards[overlap.shard], parts[overlap.part], dtypes):
+            (strided if isinstance(piece, Strided) else pieces).append(piece)
     table = np.concatenate(pieces)
     table = table[np.argsort(table[:, 0], kind="stable")]
     counts = np.bincount(np.searchsorted(read.chunks, table[:, 0]), minlength=len(read.chunks))
-    return table[:, 1:].astype(np.uint64), counts.astype(np.uint32)
+    return table[:, 1:].astype(np.uint64), counts.astype(np.uint32), strided
 
 
 def _pieces(
     chunks: np.ndarray, shard: StoredShard, part: Part, dtypes: Sequence[Dtype | None]
-) -> list[np.ndarray]:
-    """Return rows of chunk number and segment for one overlap, for the chunks at hand."""
+) -> Iterator[np.ndarray | Strided]:
+    """Yield what one overlap needs of the chunks at hand: rows as in `Read.rows`, or `Strided`."""
     dtype, into_dtype = _dtype(dtypes, shard.leaf), _dtype(dtypes, part.into.leaf)
     low = np.searchsorted(chunks, shard.first_chunk)
     high = np.searchsorted(chunks, shard.first_chunk + shard.n_chunks)
     counts = cell_counts(shard.extent, shard.chunk_extent)
-    found = []
     for chunk in chunks[low:high].tolist():
         cell = np.unravel_index(chunk - shard.first_chunk, counts) if counts else ()
         start = tuple(
@@ -390,49 +441,60 @@ def _pieces(
                 shard.chunk_extent, shard.start, shard.extent, start, strict=True
             )
         )
-        rows = _shared_rows(start, extent, part)
-        if rows is None:
+        shared = _shared_box(start, extent, part)
+        if any(a >= b for a, b in zip(*shared, strict=True)):
             continue
-        in_chunk, in_want, n = rows
+        whole = _whole_axes(shared, extent, part)
+        n = math.prod(b - a for a, b in list(zip(*shared, strict=True))[whole:])
+        n_rows = math.prod(b - a for a, b in list(zip(*shared, strict=True))[:whole])
+        if n_rows > MANY_ROWS and n * into_dtype.element_bytes < _SHORT_BYTES:
+            yield Strided(
+                chunk=chunk, start=start, extent=extent, word_offset=shard.word_offset, part=part
+            )
+            continue
+        in_chunk, in_want = _shared_rows(start, extent, part, shared, whole)
         piece = np.empty((len(in_chunk), 6), np.int64)
         piece[:, 0] = chunk
         piece[:, 1] = part.want
         piece[:, 2] = in_want * into_dtype.element_bytes
         piece[:, 3] = in_chunk * dtype.words_per_element + shard.word_offset
         piece[:, 4] = n * dtype.words_per_element
-        piece[:, 5] = _segment_rule(part)
-        found.append(piece)
-    return found
+        piece[:, 5] = segment_rule(part)
+        yield piece
 
 
-def _shared_rows(
-    start: Indices, extent: Indices, part: Part
-) -> tuple[np.ndarray, np.ndarray, int] | None:
-    """Return the rows that a chunk's box and a part of a want share.
-
-    Returns:
-        Offsets of the rows in the chunk and in the want, in elements, and the elements of a row;
-        None if the boxes do not meet. Rows are as long as the boxes allow.
-    """
-    want = part.into
+def _shared_box(start: Indices, extent: Indices, part: Part) -> tuple[Indices, Indices]:
+    """Return where the box that a chunk and a part share begins and ends, if they share one."""
     low = tuple(map(max, start, part.start))
     high = tuple(
         min(s + n, t + m) for s, n, t, m in zip(start, extent, part.start, part.extent, strict=True)
     )
-    if any(a >= b for a, b in zip(low, high, strict=True)):
-        return None
-    rank = len(extent)
-    in_chunk = np.zeros(1, np.int64)
-    in_want = np.zeros(1, np.int64)
-    whole = rank  # from this axis on, rows of both boxes lie in one piece
+    return low, high
+
+
+def _whole_axes(shared: tuple[Indices, Indices], extent: Indices, part: Part) -> int:
+    """Return the axis from which on the rows of chunk and want lie in one piece."""
+    low, high = shared
+    whole = rank = len(extent)
     while whole and all(
-        high[axis] - low[axis] == extent[axis] == want.extent[axis] for axis in range(whole, rank)
+        high[axis] - low[axis] == extent[axis] == part.into.extent[axis]
+        for axis in range(whole, rank)
     ):
         whole -= 1
-    for axis in range(rank):
-        shared = np.arange(1 if axis >= whole else high[axis] - low[axis])
-        in_chunk = np.add.outer(in_chunk * extent[axis], shared + (low[axis] - start[axis]))
-        in_want = np.add.outer(in_want * want.extent[axis], shared + (low[axis] - want.start[axis]))
+    return whole
+
+
+def _shared_rows(
+    start: Indices, extent: Indices, part: Part, shared: tuple[Indices, Indices], whole: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offsets of the shared rows in the chunk and in the want, in elements."""
+    want = part.into
+    low, high = shared
+    in_chunk = np.zeros(1, np.int64)
+    in_want = np.zeros(1, np.int64)
+    for axis in range(len(extent)):
+        along = np.arange(1 if axis >= whole else high[axis] - low[axis])
+        in_chunk = np.add.outer(in_chunk * extent[axis], along + (low[axis] - start[axis]))
+        in_want = np.add.outer(in_want * want.extent[axis], along + (low[axis] - want.start[axis]))
         in_chunk, in_want = in_chunk.reshape(-1), in_want.reshape(-1)
-    n = math.prod(high[axis] - low[axis] for axis in range(whole, rank))
-    return in_chunk, in_want, n
+    return in_chunk, in_want

@@ -168,7 +168,7 @@ def test_any_layout_is_refused_or_gives_every_word_once(cut_up, data):
     parts = parts_of(wants, by_leaf(derived))
     counts = np.zeros((len(wants), 38 * 57), np.uint8)
     for (stored, _), n in zip(parted, n_chunks, strict=True):
-        places = np.arange(n), np.ones(n, np.int64)
+        places = np.arange(n), np.ones(n, np.int64), np.ones(n, np.int64)
         numbers = numbers_by_leaf(stored)
         for read in plan_reads(stored, numbers, Wanted(parts), dtypes, *places):
             for want, at, _, n_words, _ in read_segments(read, stored, parts, dtypes)[0].tolist():

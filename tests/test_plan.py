@@ -20,6 +20,7 @@ from orbax_gds.read_plan import (
     Wanted,
     check_coverage,
     chunk_table,
+    copy_rows,
     numbers_by_leaf,
     plan_reads,
     read_segments,
@@ -61,19 +62,30 @@ def _leaf(shape, dtype, seed):
     return np.frombuffer(raw, f"V{dtype.element_bytes}").reshape(shape)
 
 
-def _read_back(chunks, shards, wants, dtypes):
+def _read_back(chunks, shards, wants, dtypes, many_rows=256):
     """Carry out a read plan on chunks in memory, whose frames are as long as their words."""
     sizes = np.array([len(c) for c in chunks], np.int64)
     parts = parts_of(wants, {})
     numbers = numbers_by_leaf(shards)
-    reads = plan_reads(shards, numbers, Wanted(parts), dtypes, np.cumsum(sizes) - sizes, sizes)
+    frames = np.cumsum(sizes) - sizes, sizes, sizes
+    reads = plan_reads(shards, numbers, Wanted(parts), dtypes, *frames)
     seen = np.concatenate([r.chunks for r in reads] or [np.empty(0, np.int64)]).tolist()
     assert seen == sorted(set(seen))
     out = [np.zeros(w.n_elements * dtypes[w.leaf].element_bytes, np.uint8) for w in wants]
     written = [np.zeros(len(o), np.uint8) for o in out]
     for read in reads:
         assert len(read.chunks) == 1 or read.n_bytes <= READ_BYTES
-        segments, counts = read_segments(read, shards, parts, dtypes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("orbax_gds.read_plan.MANY_ROWS", many_rows)
+            segments, counts, strided = read_segments(read, shards, parts, dtypes)
+        for rows in strided:
+            dtype = dtypes[rows.part.leaf]
+            at = rows.word_offset * dtype.container_bytes
+            source = chunks[rows.chunk][at : at + math.prod(rows.extent) * dtype.element_bytes]
+            once = np.zeros_like(out[rows.part.want])
+            for words, target in ((source, out[rows.part.want]), (np.ones_like(source), once)):
+                copy_rows(rows, words.view(dtype.word_dtype), target.view(dtype.word_dtype))
+            written[rows.part.want] += once
         of_chunk = np.repeat(read.chunks, counts)
         for chunk, (want, at, word, n, rule) in zip(
             of_chunk.tolist(), segments.tolist(), strict=True
@@ -124,7 +136,9 @@ def test_every_want_gets_its_words_from_what_a_plan_cut(data):
         n * next(d for d in DTYPES if d.id == i).container_bytes
         for n, i in zip(table.n_words.tolist(), table.dtypes.tolist(), strict=True)
     ]
-    for got, want in zip(_read_back(chunks, plan.shards, wants, dtypes), wants, strict=True):
+    many_rows = data.draw(st.sampled_from([0, 256]))
+    back = _read_back(chunks, plan.shards, wants, dtypes, many_rows)
+    for got, want in zip(back, wants, strict=True):
         assert got.tobytes() == _bytes(_view(leaves[want.leaf], want)).tobytes()
 
 
@@ -148,7 +162,8 @@ def test_any_chunk_grid_can_be_read(data):
     assert [cell.size for cell in cells] == sizes.tolist()
     wants = data.draw(st.lists(boxes_in(0, shape), min_size=1, max_size=3))
     wants.append(ShardBox(leaf=0, start=(0,) * len(shape), extent=shape))
-    got = _read_back([_bytes(c) for c in cells], [shard], wants, [dtype])
+    many_rows = data.draw(st.sampled_from([0, 256]))
+    got = _read_back([_bytes(c) for c in cells], [shard], wants, [dtype], many_rows)
     assert [g.tobytes() for g in got] == [_bytes(_view(leaf, w)).tobytes() for w in wants]
 
 
@@ -185,9 +200,8 @@ def test_wants_that_are_whole_shards_are_planned_without_a_look_at_each_chunk():
     sizes = np.full(plan.n_chunks, 64, np.int64)
     parts = parts_of(boxes, {})
     numbers = numbers_by_leaf(plan.shards)
-    (read,) = plan_reads(
-        plan.shards, numbers, Wanted(parts), dtypes, np.cumsum(sizes) - sizes, sizes
-    )
+    frames = np.cumsum(sizes) - sizes, sizes, sizes
+    (read,) = plan_reads(plan.shards, numbers, Wanted(parts), dtypes, *frames)
     assert read.overlaps == ()
     assert len(read.rows) == sum(len(run.segments) for run in plan.runs)
 

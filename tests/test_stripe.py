@@ -1,8 +1,11 @@
 """The blocks of a stripe: what is encoded decodes, and what is damaged is refused."""
 
+import math
+import struct
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orbax_gds import _native
@@ -206,3 +209,49 @@ def test_frames_that_lie_end_to_end_are_an_index():
 def test_frames_that_do_not_are_refused(changes):
     with pytest.raises(Corrupt, match="end to end"):
         _index(**changes)
+
+
+def _sound(flags, start, extent, steps, n_chunks, word_offset):
+    """What FORMAT §4.2 and §8.2 ask of a record, in Python's integers."""
+    if 0 in extent or max((*start, *extent), default=0) >= 1 << 62:
+        return False
+    if flags == 2:
+        return n_chunks == 0 and not any(steps)
+    if 0 in steps or max(steps, default=0) >= 1 << 62:
+        return False
+    if math.prod(map(min, extent, steps)) > 1 << 28:
+        return False
+    if flags == 1:
+        return n_chunks == 1 and steps == extent
+    return flags == word_offset == 0 and n_chunks == math.prod(cell_counts(extent, steps))
+
+
+@st.composite
+def records(draw, rank):
+    lengths = st.sampled_from([0, 1, 2, 3, 5, 2**28, 2**28 + 1, 2**32, 2**61, 2**62, 2**64 - 1])
+    box = st.lists(lengths, min_size=rank, max_size=rank).map(tuple)
+    start, extent, steps = draw(box), draw(box), draw(box)
+    flags = draw(st.sampled_from([0, 0, 1, 2, 3, 4]))
+    if draw(st.booleans()):
+        steps = {1: extent, 2: (0,) * rank}.get(flags, steps)
+    counts = [0, 1, 2, 2**32 - 1]
+    if 0 not in steps:
+        counts = [math.prod(cell_counts(extent, steps)) % 2**32, *counts]
+    return flags, start, extent, steps, draw(st.sampled_from(counts)), draw(st.integers(0, 1))
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 3).flatmap(lambda rank: st.lists(records(rank), min_size=1, max_size=4)))
+def test_a_layout_is_read_just_if_each_of_its_records_is_sound(rows):
+    rank = len(rows[0][1])
+    table = [
+        struct.pack(f"<4IQ{3 * rank}Q", leaf, 0, n, flags, offset or flags == 2, *start, *ext, *st)
+        for leaf, (flags, start, ext, st, n, offset) in enumerate(rows)
+    ]
+    layout = struct.pack("<II", rank, len(rows)) + b"".join(table)
+    unsound = [leaf for leaf, row in enumerate(rows) if not _sound(*row)]
+    if unsound:
+        with pytest.raises(Corrupt, match=f"of leaf {unsound[0]} is malformed"):
+            stripes.decode_layout(layout, "here")
+    else:
+        assert stripes.encode_layout(stripes.decode_layout(layout, "here")) == layout

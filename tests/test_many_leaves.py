@@ -1,0 +1,201 @@
+"""Restores of many leaves, or of a few of many: what they cost grows with what they give back."""
+
+import gc
+import itertools
+import tracemalloc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from trees import assert_same
+
+import orbax_gds as ogds
+from orbax_gds import item as items
+from orbax_gds import manifest as manifests
+from orbax_gds import read_plan, targets, wants
+from orbax_gds.drivers import posix
+from orbax_gds.staging import BufferPool, aligned_pieces
+from orbax_gds.uncollected import uncollected
+
+N = 300
+MIB = 1 << 20
+
+
+def many() -> dict:
+    """Small leaves of two kinds."""
+    return {f"{i:03}": jnp.full(64, i, jnp.bfloat16 if i % 2 else jnp.float32) for i in range(N)}
+
+
+@pytest.fixture(scope="module")
+def item(tmp_path_factory):
+    path = tmp_path_factory.mktemp("many") / "item"
+    ogds.save(path, many())
+    return path
+
+
+def counted(monkeypatch, owner, name) -> list:
+    """Count the calls of a function from now on."""
+    calls, function = [], getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args: calls.append(args) or function(*args))
+    return calls
+
+
+def test_leaves_alike_are_checked_and_resolved_once(monkeypatch, item):
+    resolved = counted(monkeypatch, wants, "_resolve")
+    described = counted(monkeypatch, targets, "_target_like")
+    checked = counted(monkeypatch, manifests, "_problem")
+    tiled = counted(monkeypatch, items, "check_coverage")
+    tree = many()
+    assert_same(ogds.restore(item, tree), tree)
+    assert_same(ogds.restore(item), tree)
+    assert len(resolved) == 2 * len(described) == 2 * 2
+    assert len(checked) == 2 * 2
+    assert tiled == []
+
+
+def test_reading_leaves_one_by_one_looks_at_each_shard_once(monkeypatch, item):
+    looks = counted(monkeypatch, read_plan, "_whole_shards")
+    tree = many()
+    with ogds.open(item) as opened:
+        for name, leaf in opened.items():
+            np.testing.assert_array_equal(leaf[...], np.asarray(tree[name]))
+    assert sum(len(shards) for shards, *_ in looks) == N
+
+
+def test_no_cycles_are_collected_while_leaves_are_planned(item):
+    runs = []
+    threshold = gc.get_threshold()
+    gc.callbacks.append(lambda phase, _: runs.append(phase))
+    gc.set_threshold(1)
+    try:
+        with uncollected():
+            before = len(runs)
+            assert [[] for _ in range(100)]
+            assert len(runs) == before
+        assert gc.isenabled()
+        with pytest.raises(ZeroDivisionError), uncollected():
+            assert 1 / 0
+        assert gc.isenabled()
+    finally:
+        gc.callbacks.pop()
+        gc.set_threshold(*threshold)
+
+
+@given(st.lists(st.integers(0, 200_000), max_size=30), st.integers(0, 8))
+def test_pieces_are_aligned_and_disjoint(sizes, power):
+    pieces = aligned_pieces(sizes, 1 << power)
+    assert [piece.nbytes for piece in pieces] == sizes
+    assert all(p.ctypes.data % (1 << power) == 0 for p in pieces if p.nbytes)
+    spans = sorted((p.ctypes.data, p.ctypes.data + p.nbytes) for p in pieces if p.nbytes)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_small_pieces_share_allocations_but_not_without_bound():
+    pieces = aligned_pieces([1000] * 5000, 64)
+    blocks = {id(piece.base): piece.base.nbytes for piece in pieces}
+    assert len(blocks) == 5
+    assert max(blocks.values()) <= 2 * MIB
+
+
+def test_small_leaves_are_donated_each_for_itself(item):
+    tree = many()
+    restored = ogds.restore(item, tree)
+    step = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
+    stepped = {name: step(restored.pop(name)) for name in list(tree)[::3]}
+    assert all((np.asarray(value) == -1).all() for value in stepped.values())
+    assert_same(restored, {name: tree[name] for name in restored})
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """An item of 16 MiB in 32 leaves, and its tree."""
+    rng = np.random.default_rng(0)
+    tree = {f"{i:02}": rng.integers(0, 255, (512, 1024), np.uint8) for i in range(32)}
+    path = tmp_path_factory.mktemp("large") / "item"
+    ogds.save(path, tree, options=ogds.Options(chunk_bytes="64KiB"))
+    return path, tree
+
+
+def bytes_read(monkeypatch, *args, **how) -> tuple:
+    """Return what a restore gives, and all bytes that it asks stripes for."""
+    reads = counted(monkeypatch, posix.PosixFile, "read")
+    return ogds.restore(*args, **how), sum(out.nbytes for _, _, out in reads)
+
+
+def test_restoring_one_leaf_reads_little_more_than_that_leaf(monkeypatch, large):
+    path, tree = large
+    got, n_bytes = bytes_read(monkeypatch, path, leaves=["17"])
+    assert_same(got, {"17": tree["17"]})
+    assert tree["17"].nbytes <= n_bytes < tree["17"].nbytes + 64 * 1024
+
+
+def test_restoring_a_part_of_leaves_reads_little_more_than_that_part(monkeypatch, large):
+    path, tree = large
+    part = {name: array[:64] for name, array in tree.items()}
+    got, n_bytes = bytes_read(monkeypatch, path, part, strict=False)
+    assert_same(got, part)
+    assert n_bytes < 32 * (64 * 1024 + 8192) + 64 * 1024
+
+
+def shardings():
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    return {
+        "rows": NamedSharding(mesh, PartitionSpec("x")),
+        "columns": NamedSharding(mesh, PartitionSpec(None, "x")),
+        "replicated": NamedSharding(mesh, PartitionSpec()),
+        "single": SingleDeviceSharding(jax.devices()[3]),
+    }
+
+
+@pytest.mark.parametrize("wanted", shardings())
+@pytest.mark.parametrize("n_columns", [8, 4096])
+def test_host_memory_stays_near_what_is_restored(monkeypatch, tmp_path, wanted, n_columns):
+    values = np.arange(1 << 23, dtype=np.uint8).reshape(-1, n_columns)  # 8 MiB
+    tree = {"full": values, "zeros": np.zeros_like(values)}
+    ogds.save(tmp_path / "item", jax.device_put(tree, shardings()["rows"]))
+    target = jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=shardings()[wanted]), tree
+    )
+    pools = counted(monkeypatch, BufferPool, "__init__")
+    options = ogds.Options(workers=2)
+    tracemalloc.start()
+    try:
+        got = ogds.restore(tmp_path / "item", target, options=options)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(n_bytes * n for _, n_bytes, n in pools) <= 64 * MIB
+    assert peak < 2 * values.nbytes + 8 * MIB
+    assert all((np.asarray(got[name]) == array).all() for name, array in tree.items())
+
+
+def test_the_buffers_of_a_restore_are_bounded_whatever_the_chunks(monkeypatch, tmp_path):
+    array = np.random.default_rng(0).integers(0, 255, 4 * MIB, np.uint8)
+    tree = {name: array + i for i, name in enumerate("abc")}
+    ogds.save(tmp_path / "item", tree, options=ogds.Options(chunk_bytes="4MiB"))
+    monkeypatch.setattr(items, "_BUFFER_BYTES", 9 * MIB)
+    pools = counted(monkeypatch, BufferPool, "__init__")
+    assert_same(ogds.restore(tmp_path / "item", options=ogds.Options(workers=4)), tree)
+    assert [n for _, _, n in pools] == [2]
+
+
+def test_words_that_take_no_room_on_disk_are_shared_out_too(monkeypatch, tmp_path):
+    decodes = counted(monkeypatch, items._Reader, "read")
+    ogds.save(tmp_path / "item", {"w": np.zeros((64, MIB), np.uint8)})
+    assert not ogds.restore(tmp_path / "item")["w"].any()
+    assert len(decodes) == 4
+
+
+def test_columns_of_derived_leaves_are_those_of_the_whole(tmp_path):
+    master = np.random.default_rng(0).standard_normal((20_000, 8)).astype(np.float32)
+    tree = {"master": master, "weights": master.astype(jnp.bfloat16), "again": master.copy()}
+    ogds.save(tmp_path / "item", tree, options=ogds.Options(chunk_bytes="64KiB"))
+    columns = shardings()["columns"]
+    target = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=columns), tree)
+    with items.Item(tmp_path / "item") as item:
+        assert sum(len(stripe.derived) for stripe in item.stripes) == 2
+    assert_same(ogds.restore(tmp_path / "item", target), jax.device_put(tree, columns))
