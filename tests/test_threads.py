@@ -2,10 +2,11 @@
 
 import sys
 import threading
+import time
 
 import pytest
 
-from orbax_gds.threads import run_tasks, run_threads
+from orbax_gds.threads import cpu_secs, run_tasks, run_threads
 
 
 def test_all_threads_work_and_end():
@@ -103,3 +104,31 @@ def test_an_error_of_the_tasks_themselves_reaches_the_caller():
 
     with pytest.raises(KeyError, match="second"):
         run_tasks(tasks(), lambda task: None, 3)
+
+
+def test_the_clock_of_a_thread_counts_the_threads_it_ran_and_no_others():
+    def spin(_=None):
+        end = time.thread_time() + 0.02
+        while time.thread_time() < end:
+            pass
+
+    other = threading.Thread(target=spin)
+    began = cpu_secs()
+    other.start()
+    other.join()
+    assert cpu_secs() - began < 0.02
+    run_tasks(range(3), lambda _: run_tasks(range(2), spin, 2), 3)
+    assert 0.12 <= cpu_secs() - began < 0.24
+
+
+def test_the_clock_counts_what_a_failed_job_took():
+    def fail(_):
+        end = time.thread_time() + 0.02
+        while time.thread_time() < end:
+            pass
+        raise ValueError("failed")
+
+    began = cpu_secs()
+    with pytest.raises(ValueError, match="failed"):
+        run_tasks(range(2), fail, 2)
+    assert cpu_secs() - began >= 0.02
