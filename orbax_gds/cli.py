@@ -25,6 +25,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from orbax_gds import kept_reports
 from orbax_gds._version import __version__
 from orbax_gds.bench.lineup import LineUp, measure_streams
 from orbax_gds.bench.lineup import total as sum_up
@@ -38,7 +39,7 @@ from orbax_gds.manifest import FORMAT_VERSION
 from orbax_gds.options import parse_size
 from orbax_gds.page import page
 from orbax_gds.report import ItemReport, LeafReport, inspect
-from orbax_gds.terminal import item_text, line_up_text
+from orbax_gds.terminal import item_text, line_up_text, save_report_text
 from orbax_gds.verifying import verify
 from orbax_gds.wording import derived_text, leaf_text, shown, size_text
 
@@ -166,6 +167,28 @@ def verify_command(path: FilePath, as_json: bool) -> None:
         click.echo(shown(done), err=True)
         sys.exit(PROBLEMS)
     click.echo(shown(f"{item}: every byte is as it was written."), err=True)
+
+
+@main.command("report")
+@_path_argument
+@_json_option
+def report_command(path: FilePath, as_json: bool) -> None:
+    """Show what the save of an item took: seconds by stage, bytes by codec, and the path used.
+
+    Each process has left its own report beside its stripe, before the item was published: what
+    publication took is in none.
+    """
+    item = find_item(path)
+    kept = kept_reports.read(item)
+    if as_json:
+        rows = {"reports": kept.reports, "problems": kept.problems}
+        _print_json({"path": str(item), **rows})
+    elif kept.reports:
+        save_report_text(kept.reports)
+    for problem in kept.problems:
+        click.echo(shown(f"{item}: {problem}. The item itself does not need it."), err=True)
+    if kept.problems:
+        sys.exit(PROBLEMS)
 
 
 @main.group()

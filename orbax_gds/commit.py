@@ -122,7 +122,7 @@ def leave_pending(
     write_synced(directory / PENDING_NAME, manifests.encode(pending))
 
 
-def publish(directory: str | os.PathLike[str]) -> None:
+def publish(directory: str | os.PathLike[str]) -> bool:
     """Publish an item whose stripes are all sealed: from then on it exists.
 
     Everything that is needed lies in the directory, so any process that sees it may call this,
@@ -130,6 +130,9 @@ def publish(directory: str | os.PathLike[str]) -> None:
 
     Args:
         directory: the item.
+
+    Returns:
+        Whether this call published it.
 
     Raises:
         CommitError: a stripe is missing, damaged or not sealed, or nothing was saved here.
@@ -139,7 +142,7 @@ def publish(directory: str | os.PathLike[str]) -> None:
     pending_path = directory / PENDING_NAME
     final_path = directory / manifests.MANIFEST_NAME
     if final_path.exists():
-        return
+        return False
     if not pending_path.exists():
         raise CommitError(f"{directory}: there is nothing to publish: no save was written here.")
     pending = _read_pending(pending_path)
@@ -163,6 +166,7 @@ def publish(directory: str | os.PathLike[str]) -> None:
         os.rename(complete_path, final_path)
         os.unlink(pending_path)
     sync_directory(directory)
+    return True
 
 
 def _read_pending(path: FilePath) -> manifests.Pending:

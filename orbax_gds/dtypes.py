@@ -12,6 +12,7 @@ import numpy as np
 from orbax_gds.errors import Unsupported
 
 __all__ = [
+    "CONTAINER_BYTES",
     "DTYPES",
     "SPLITS",
     "Dtype",
@@ -171,6 +172,9 @@ DTYPES: tuple[Dtype, ...] = (
 
 _BY_ID = {dtype.id: dtype for dtype in DTYPES}
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
+
+CONTAINER_BYTES = np.array([_BY_ID[i].container_bytes if i in _BY_ID else 0 for i in range(256)])
+"""Bytes of a word in memory by id of its dtype, 0 where FORMAT §5 gives none."""
 
 
 def dtype_by_id(number: int) -> Dtype:

@@ -148,9 +148,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         parents = commit.make_directory(target)
         prepared.write(target, pool=self._shared_pool(), storage=self._storage)
         if jax.process_count() == 1:
-            commit.publish(target)
-            for parent in parents:
-                commit.sync_directory(parent)
+            saving.commit(target, parents)
 
     def finalize(self, directory: os.PathLike[str]) -> None:
         """Publish what every process has stored. Calling it again does nothing.
@@ -162,7 +160,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             CommitError: a process has not stored its part.
         """
         target = _local(directory)
-        commit.publish(target)
+        saving.commit(target)
         with self._lock:
             self._published.add(target)
 

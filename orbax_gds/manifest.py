@@ -166,12 +166,18 @@ def encode(manifest: Manifest | Pending) -> bytes:
     Raises:
         Unsupported: it would be longer than a manifest may be.
     """
-    body = msgspec.json.encode(manifest)[1:]
-    if _PREFIX_BYTES + len(body) > MAX_MANIFEST_BYTES:
+    data = with_crc(msgspec.json.encode(manifest))
+    if len(data) > MAX_MANIFEST_BYTES:
         raise Unsupported(
-            f"The manifest would take {_PREFIX_BYTES + len(body)} bytes, and may take "
+            f"The manifest would take {len(data)} bytes, and may take "
             f"{MAX_MANIFEST_BYTES}. Save fewer leaves, or less custom_metadata, in one item."
         )
+    return data
+
+
+def with_crc(json_object: bytes) -> bytes:
+    """Return a JSON object, which is not empty, with its checksum as its first field."""
+    body = json_object[1:]
     return b'{"crc32c":"%s",' % crc_text(body).encode() + body
 
 
@@ -214,14 +220,26 @@ def _checked(data: bytes, where: str) -> bytes:
             f"{where} has {len(data)} bytes, a manifest has at most {MAX_MANIFEST_BYTES}. "
             "Restore another step or a copy of this one."
         )
+    try:
+        return without_crc(data)
+    except Corrupt as err:
+        raise Corrupt(
+            f"{where}: the manifest's {err}. The file is damaged; "
+            "restore another step or a copy of this one."
+        ) from None
+
+
+def without_crc(data: bytes) -> bytes:
+    """Return the JSON object of `with_crc`.
+
+    Raises:
+        Corrupt: the checksum is wrong; says which it is and which it should be, not of what.
+    """
     match = _PREFIX.match(data[:_PREFIX_BYTES])
     found = crc_text(memoryview(data)[_PREFIX_BYTES:])
     if match is None or match[1].decode() != found:
         said = match[1].decode() if match else repr(data[:_PREFIX_BYTES])
-        raise Corrupt(
-            f"{where}: the manifest's CRC32C is {found} but it says {said}. The file is damaged; "
-            "restore another step or a copy of this one."
-        )
+        raise Corrupt(f"CRC32C is {found} but it says {said}")
     return b"{" + data[_PREFIX_BYTES:]
 
 

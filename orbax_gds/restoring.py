@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from orbax_gds import events
 from orbax_gds import leaves as trees
 from orbax_gds.errors import Mismatch, NotFound
 from orbax_gds.item import Item
 from orbax_gds.manifest import LeafSpec, Path, path_text
+from orbax_gds.monitoring import Lap
 from orbax_gds.options import Options
 from orbax_gds.plan import ShardBox
 from orbax_gds.staging import aligned_pieces
@@ -58,23 +60,37 @@ def restore(
     """
     if abstract is not None and leaves is not None:
         raise Mismatch("Pass either abstract or leaves: abstract already says what to restore.")
+    began = Lap()
     with Item(path, options=options) as item:
-        specs = item.manifest.leaves
-        if abstract is None:
-            chosen = range(len(specs)) if leaves is None else _chosen(specs, leaves, path)
-            values = _values(item, dict.fromkeys(chosen), strict, fallback_sharding)
-            with trees.uncollected():
-                return trees.unflatten([specs[i] for i in chosen], [values.get(i) for i in chosen])
+        open_secs = began.secs
+        tree = _tree(item, abstract, leaves, strict, partial, fallback_sharding)
+    times = {"open_secs": open_secs, "restore_secs": began.secs, "cpu_secs": began.cpu_secs}
+    events.emit_restore(times, item.bytes_read)
+    return tree
+
+
+def _tree(
+    item: Item,
+    abstract: Any,
+    leaves: Iterable[Path | str] | None,
+    strict: bool,
+    partial: bool,
+    fallback_sharding: Any,
+) -> Any:
+    specs = item.manifest.leaves
+    if abstract is None:
+        chosen = range(len(specs)) if leaves is None else _chosen(specs, leaves, item.path)
+        values = _values(item, dict.fromkeys(chosen), strict, fallback_sharding)
         with trees.uncollected():
-            asked, treedef = trees.flatten_target(abstract)
-            matched = _match(specs, [p for p, _ in asked], partial, path)
-        targets = {
-            leaf: target
-            for leaf, (_, target) in zip(matched, asked, strict=True)
-            if target is not ...
-        }
-        values = _values(item, targets, strict, fallback_sharding)
-        return treedef.unflatten([values[i] if i in targets else ... for i in matched])
+            return trees.unflatten([specs[i] for i in chosen], [values.get(i) for i in chosen])
+    with trees.uncollected():
+        asked, treedef = trees.flatten_target(abstract)
+        matched = _match(specs, [p for p, _ in asked], partial, item.path)
+    targets = {
+        leaf: target for leaf, (_, target) in zip(matched, asked, strict=True) if target is not ...
+    }
+    values = _values(item, targets, strict, fallback_sharding)
+    return treedef.unflatten([values[i] if i in targets else ... for i in matched])
 
 
 def _values(

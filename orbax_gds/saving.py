@@ -4,6 +4,7 @@
 process; `commit.publish` makes the item exist, on one process, after all have sealed.
 """
 
+import contextlib
 import copy
 import dataclasses
 import logging
@@ -11,7 +12,6 @@ import os
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -19,7 +19,7 @@ import jax
 import msgspec
 import numpy as np
 
-from orbax_gds import _native, leaves, sidecar, weighing
+from orbax_gds import _native, events, kept_reports, leaves, sidecar, weighing
 from orbax_gds import stripe as stripes
 from orbax_gds._version import __version__
 from orbax_gds.bandwidth import (
@@ -35,6 +35,7 @@ from orbax_gds.commit import PROBE_SUFFIX, leave_pending, make_directory, publis
 from orbax_gds.derived import FEATURE
 from orbax_gds.deriving import find_derived
 from orbax_gds.drivers import Driver, File, open_driver
+from orbax_gds.dtypes import CONTAINER_BYTES
 from orbax_gds.errors import Exists, IoError
 from orbax_gds.manifest import (
     FORMAT_VERSION,
@@ -43,7 +44,7 @@ from orbax_gds.manifest import (
     StripeSpec,
     check_custom_metadata,
 )
-from orbax_gds.monitoring import SaveReport, Stopwatch
+from orbax_gds.monitoring import CodecBytes, Lap, SaveReport, Stopwatch
 from orbax_gds.options import Options
 from orbax_gds.pacing import Pace
 from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run
@@ -97,11 +98,24 @@ def save(
     prepared = prepare(tree, options=options, custom_metadata=custom_metadata)
     parents = make_directory(directory)
     report = prepared.write(directory)
-    with prepared.watch.time("commit"):
-        publish(directory)
-        for parent in parents:
-            sync_directory(parent)
-    return dataclasses.replace(report, state="committed", seconds=dict(prepared.watch.seconds))
+    seconds = report.seconds | {"commit": commit(directory, parents)}
+    return dataclasses.replace(report, state="committed", seconds=seconds)
+
+
+def commit(directory: FilePath, parents: Sequence[FilePath] = ()) -> float:
+    """Publish an item, sync these directories above it, and return the seconds that took.
+
+    Raises:
+        CommitError, IoError: as `publish`.
+    """
+    began = Lap()
+    published = publish(directory)
+    for parent in parents:
+        sync_directory(parent)
+    took = began.secs
+    if published:
+        events.emit_commit(took)
+    return took
 
 
 def _refuse_published(directory: FilePath) -> None:
@@ -176,7 +190,10 @@ def prepare(
     with leaves.uncollected(), watch.time("snapshot"):
         windows = planned.windows(_snapshot_bytes(options))
         snapshot = Snapshot(planned.picks, values, windows)
-    return Prepared(planned, snapshot, options, copy.deepcopy(custom_metadata), watch, was_known)
+    metadata = copy.deepcopy(custom_metadata)
+    if snapshot.staged.is_set():
+        watch.unblock()
+    return Prepared(planned, snapshot, options, metadata, watch, was_known)
 
 
 def make_cache(options: Options) -> PlanCache:
@@ -221,7 +238,14 @@ class Prepared:
         if self.staged.is_set():
             yield self.plan.runs
             return
-        for runs in self._snapshot.each_window():
+        windows = self._snapshot.each_window()
+        while True:
+            with self.watch.time("snapshot"):
+                runs = next(windows, None)
+            if self.staged.is_set():
+                self.watch.unblock()
+            if runs is None:
+                return
             yield self.plan.runs[runs.start : runs.stop]
 
     @property
@@ -251,7 +275,7 @@ class Prepared:
             IoError: the directory is missing, or the operating system refused; the item will not
                 be published.
         """
-        directory = FilePath(directory)
+        began, directory = Lap(), FilePath(directory)
         path = directory / stripes.file_name(self.process)
         storage = storage or KnownStorage()
         try:
@@ -275,10 +299,27 @@ class Prepared:
             if self.process == 0:
                 metadata = sidecar.encode(self.planned.tree_json, self._custom_metadata)
                 leave_pending(directory, self._manifest(), {sidecar.NAME: metadata})
+        report = self._report(directory, writer, file.reason or driver.reason, began)
+        kept_reports.leave(report, writer.uuid)
+        with self.watch.time("sync"):
             sync_directory(directory)
-        report = SaveReport(
+        report = dataclasses.replace(
+            report,
+            background_secs=began.secs,
+            cpu_secs=began.cpu_secs,
+            seconds=dict(self.watch.seconds),
+        )
+        logger.info("%s", report.line())
+        events.emit_save(report)
+        return report
+
+    def _report(
+        self, directory: FilePath, writer: "_StripeWriter", driver_reason: str | None, began: Lap
+    ) -> SaveReport:
+        return SaveReport(
             path=directory,
             state="synced",
+            process=self.process,
             n_leaves=len(self.planned.specs),
             n_chunks=self.plan.n_chunks,
             bytes_in=sum(run.n_bytes for run in self.plan.runs) + self._bytes_derived,
@@ -288,12 +329,15 @@ class Prepared:
             coding=self.coding.codec,
             coding_reason=self.coding.reason,
             codecs=_bytes_by_codec(writer.records),
-            driver=file.carried,
-            driver_reason=file.reason or driver.reason,
+            driver=writer.file.carried,
+            driver_reason=driver_reason,
+            plan_known=self.was_known,
+            blocking_secs=self.watch.blocking_secs,
+            blocking_cpu_secs=self.watch.blocking_cpu_secs,
+            background_secs=began.secs,
+            cpu_secs=began.cpu_secs,
             seconds=dict(self.watch.seconds),
         )
-        logger.info("%s", report.line())
-        return report
 
     def _leave_out_derived(self) -> None:
         """Plan again without the shards whose words follow from others, if there are such."""
@@ -356,21 +400,13 @@ class Prepared:
                     return weighing.as_asked(codec, reason)
             record = np.empty((1, stripes.RECORD_BYTES), np.uint8)
             out = buffer.memory[_UNLIKE_PAGES:]
-            coding = weighing.weigh(
+            return weighing.weigh(
                 in_memory,
                 storage=storage,
                 n_workers=min(self.options.n_workers, os.cpu_count() or 1),
                 encode=lambda run, coding: self._encode(run, out, record, coding, _FRAME_BYTES),
                 times=known.clocks.times,
             )
-        logger.info(
-            "process %d: coding %s, zstd %d: %s",
-            self.process,
-            coding.codec,
-            coding.zstd_level,
-            coding.reason,
-        )
-        return coding
 
     def encode(self, run: Run, out: np.ndarray, records: np.ndarray) -> int:
         """Code a run into `out` with one native call; return the bytes it took."""
@@ -396,7 +432,7 @@ class Prepared:
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def _lent(shared: BufferPool | None, options: Options) -> Iterator[BufferPool]:
     if shared is not None:
         yield shared
@@ -416,6 +452,7 @@ class _StripeWriter:
     def __init__(self, save: Prepared, file: File, pool: BufferPool, meter: WriteMeter) -> None:
         self.save, self.file, self.pool = save, file, pool
         self.records = np.zeros(save.plan.n_chunks, stripes.RECORD)
+        self.uuid = uuid.uuid4().bytes
         self.file_bytes = 0
         self._runs: Iterator[tuple[int, Run]] = iter(())
         self._turn = threading.Condition()
@@ -427,11 +464,10 @@ class _StripeWriter:
 
     def write(self) -> None:
         """Write header, layout, frames, index and footer; not synced."""
-        identity = uuid.uuid4().bytes
         layout = self.save.cut.layout
         head = stripes.encode_head(
             process=self.save.process,
-            uuid=identity,
+            uuid=self.uuid,
             layout=layout,
             n_chunks=self.save.plan.n_chunks,
         )
@@ -447,7 +483,7 @@ class _StripeWriter:
         footer = stripes.encode_footer(
             index_at=self._offset,
             index=index,
-            uuid=identity,
+            uuid=self.uuid,
             layout_crc32c=_native.crc32c(layout),
         )
         self._write_block(self._offset, index + footer)
@@ -513,6 +549,12 @@ def _as_bytes(records: np.ndarray) -> np.ndarray:
     return records.view(np.uint8).reshape(-1, stripes.RECORD_BYTES)
 
 
-def _bytes_by_codec(records: np.ndarray) -> dict[str, int]:
-    sums = np.bincount(records["codec"], weights=records["frame_bytes"])
-    return {codec_by_id(codec).name: int(n) for codec, n in enumerate(sums) if n}
+def _bytes_by_codec(records: np.ndarray) -> dict[str, CodecBytes]:
+    taken = records["n_words"] * CONTAINER_BYTES[records["dtype"]]
+    bytes_in = np.bincount(records["codec"], weights=taken)
+    bytes_out = np.bincount(records["codec"], weights=records["frame_bytes"])
+    return {
+        codec_by_id(codec).name: CodecBytes(bytes_in=int(n_in), bytes_out=int(n_out))
+        for codec, (n_in, n_out) in enumerate(zip(bytes_in, bytes_out, strict=True))
+        if n_out
+    }

@@ -13,7 +13,7 @@ import numpy as np
 
 from orbax_gds.bandwidth import Storage, ThreadTimes, thread_times
 from orbax_gds.codecs.zstd import AUTO_LEVEL, LEVELS
-from orbax_gds.dtypes import DTYPES
+from orbax_gds.dtypes import CONTAINER_BYTES, DTYPES
 from orbax_gds.options import Codec
 from orbax_gds.plan import Plan, Run, part_of_chunk
 
@@ -39,7 +39,6 @@ _LEAST_SECS = 1e-9
 
 _BY_ID = {dtype.id: dtype for dtype in DTYPES}
 _DTYPES = [_BY_ID.get(number) for number in range(256)]
-_WORD_BYTES = np.array([dtype.container_bytes if dtype else 0 for dtype in _DTYPES])
 _HAS_SPLIT = np.array([dtype is not None and dtype.split is not None for dtype in _DTYPES])
 
 
@@ -159,7 +158,7 @@ def pays(codec: Codec, plan: Plan) -> bool:
     whole_bytes = 0
     for run in plan.runs:
         dtypes = run.chunks[:, 2]
-        n_bytes = run.chunks[:, 1] * _WORD_BYTES[dtypes]
+        n_bytes = run.chunks[:, 1] * CONTAINER_BYTES[dtypes]
         whole_bytes += int(n_bytes[~_HAS_SPLIT[dtypes]].sum())
     return whole_bytes >= WEIGH_WHOLE_ABOVE_BYTES
 
@@ -229,7 +228,7 @@ def sample(plan: Plan, *, split: bool) -> list[Run]:
     if not plan.runs:
         return []
     chunks = np.concatenate([run.chunks for run in plan.runs])
-    sizes = chunks[:, 1] * _WORD_BYTES[chunks[:, 2]]
+    sizes = chunks[:, 1] * CONTAINER_BYTES[chunks[:, 2]]
     fitting = np.flatnonzero((_HAS_SPLIT[chunks[:, 2]] == split) & (sizes >= _LEAST_PIECE_BYTES))
     ends = np.cumsum(sizes[fitting])
     run_ends = np.cumsum([len(run.chunks) for run in plan.runs])
@@ -252,7 +251,7 @@ def sample(plan: Plan, *, split: bool) -> list[Run]:
 def _piece(run: Run, row: int, at: int, n_bytes: int) -> Run:
     """Return the words around a byte of a chunk, or the whole chunk if it is shorter."""
     _, n_words, dtype, _, columns = run.chunks[row].tolist()
-    word_bytes = int(_WORD_BYTES[dtype])
+    word_bytes = int(CONTAINER_BYTES[dtype])
     n_taken = min(n_words, n_bytes // word_bytes)
     first = max(0, min(at // word_bytes - n_taken // 2, n_words - n_taken))
     return part_of_chunk(run, row, first - first % max(1, columns), n_taken)

@@ -208,4 +208,5 @@ def test_what_a_killed_probe_left_counts_for_nothing_and_goes_with_publication(t
         "_METADATA",
         "manifest.json",
         "p00000.ogds",
+        "p00000.report.json",
     ]

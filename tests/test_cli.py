@@ -164,7 +164,7 @@ def test_verify_as_json(damaged, root):
     assert json.loads(run("verify", root, "--json").stdout)["problems"] == []
 
 
-@pytest.mark.parametrize("command", ["ls", "inspect", "verify"])
+@pytest.mark.parametrize("command", ["ls", "inspect", "report", "verify"])
 def test_what_cannot_be_read_exits_with_2(command, tmp_path):
     done = run(command, tmp_path / "missing")
     assert (done.exit_code, done.stdout) == (2, "")
@@ -177,7 +177,7 @@ def test_wrong_usage_exits_with_2(arguments):
     assert run(*arguments).exit_code == 2
 
 
-@pytest.mark.parametrize("command", ["ls", "inspect", "verify"])
+@pytest.mark.parametrize("command", ["ls", "inspect", "report", "verify"])
 def test_damaged_manifest_exits_with_1(command, damaged):
     with (damaged / "manifest.json").open("r+b") as file:
         file.seek(100)
@@ -187,7 +187,7 @@ def test_damaged_manifest_exits_with_1(command, damaged):
     assert "manifest" in done.output
 
 
-@pytest.mark.parametrize("command", ["ls", "inspect", "verify"])
+@pytest.mark.parametrize("command", ["ls", "inspect", "report", "verify"])
 def test_a_path_that_is_not_utf8_is_given_back(command, tmp_path):
     place = tmp_path / os.fsdecode(b"item\xff")
     ogds.save(place, {"w": np.ones(2)})
@@ -250,7 +250,7 @@ def test_what_vanishes_while_it_is_listed_is_left_out(tmp_path, monkeypatch):
     assert listing.list_items(tmp_path) == [before]
 
 
-@pytest.mark.parametrize("command", ["ls", "inspect", "verify"])
+@pytest.mark.parametrize("command", ["ls", "inspect", "report", "verify"])
 def test_no_text_of_a_manifest_reaches_the_terminal_as_a_command(tmp_path, command):
     evil = "a\x1b[31m\x9b2J\n"
     ogds.save(tmp_path / "item", {evil: np.ones(2)}, custom_metadata={"x": evil})
@@ -304,7 +304,7 @@ for arguments in {commands!r}:
 def test_the_package_and_every_command_but_demo_import_no_jax(root, tmp_path):
     commands = [["--version"], ["--help"], ["demo", "--help"], ["spec"]]
     commands += [["bench", "codec", "--help"]]
-    for command in ("ls", "inspect", "verify"):
+    for command in ("ls", "inspect", "verify", "report"):
         commands += [[command, str(root)], [command, str(root / "10" / "default"), "--json"]]
     commands += [["inspect", str(root), "--html", str(tmp_path / "page.html")]]
     script = NO_JAX.format(commands=commands)

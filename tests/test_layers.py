@@ -11,20 +11,20 @@ ROOT = Path(orbax_gds.__file__).parent
 
 # From the bottom up; a module may import from the lines above its own.
 LAYERS = (
-    ("_native", "_version", "errors", "monitoring", "pacing", "threads", "uncollected"),
-    ("options", "dtypes", "manifest", "staging"),
+    ("_native", "_version", "errors", "pacing", "threads", "uncollected"),
+    ("monitoring", "options", "dtypes", "manifest", "staging"),
     ("codecs", "drivers", "plan"),
     ("derived",),
     ("parts",),
     ("read_plan", "stripe", "sidecar", "paths", "deriving", "bandwidth", "owners"),
     ("commit", "shardings", "targets", "stripe_check", "weighing"),
-    ("item", "listing", "verifying", "tree_metadata", "wants"),
+    ("item", "kept_reports", "listing", "verifying", "tree_metadata", "wants"),
     ("assemble", "bench", "lazy", "sampling"),
     ("shares",),
     ("report",),
     ("wording",),
     ("terminal", "page"),
-    ("leaves",),
+    ("events", "leaves"),
     ("snapshot",),
     ("plan_cache",),
     ("saving", "restoring"),
@@ -36,6 +36,7 @@ LAYERS = (
     ("__main__", "__init__"),
 )
 SEES_JAX = {"paths", "shardings", "targets", "wants", "assemble", "leaves", "snapshot"} | {
+    "events",
     "plan_cache",
     "saving",
     "restoring",

@@ -76,7 +76,8 @@ def test_a_report_says_what_was_done(tmp_path):
     }
     assert report.driver in ("direct", "buffered")
     assert (report.driver_reason is None) == (report.driver == "direct")
-    assert sum(report.codecs.values()) < report.bytes_out
+    assert sum(codec.bytes_out for codec in report.codecs.values()) < report.bytes_out
+    assert sum(c.bytes_in for c in report.codecs.values()) + report.bytes_derived == report.bytes_in
     assert "leaves" in report.line()
 
 
