@@ -414,7 +414,10 @@ def read_segments(
     strided: list[Strided] = []
     for overlap in read.overlaps:
         for piece in _pieces(read.chunks, shards[overlap.shard], parts[overlap.part], dtypes):
-            (strided if isinstance(piece, Strided) else pieces).append(piece)
+            if isinstance(piece, Strided):
+                strided.append(piece)
+            else:
+                pieces.append(piece)
     table = np.concatenate(pieces)
     table = table[np.argsort(table[:, 0], kind="stable")]
     counts = np.bincount(np.searchsorted(read.chunks, table[:, 0]), minlength=len(read.chunks))
