@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path as FilePath
 
 import msgspec
@@ -12,6 +12,16 @@ from orbax_gds import manifest as manifests
 from orbax_gds import stripe as stripes
 from orbax_gds.derived import FEATURE
 from orbax_gds.errors import CommitError, Corrupt, IoError, NotFound, OgdsError, Unsupported
+from orbax_gds.pending import (
+    FAILED_NAME,
+    SUFFIX,
+    Failure,
+    PendingStripe,
+    agreed,
+    pending_name,
+    process_of,
+    read_failure,
+)
 from orbax_gds.threads import run_tasks
 
 PENDING_NAME = "manifest.json.pending"
@@ -122,11 +132,34 @@ def leave_pending(
     write_synced(directory / PENDING_NAME, manifests.encode(pending))
 
 
+def leave_sealed(directory: FilePath, said: PendingStripe) -> None:
+    """Leave what a process says of the stripe it has synced; sync the directory to seal it."""
+    name = pending_name(stripes.file_name(said.process))
+    write_synced(directory / name, msgspec.json.encode(said))
+
+
+def withdraw_sealed(directory: FilePath, process: int) -> None:
+    """Remove what an earlier attempt of a process has left, before its stripe changes."""
+    failure = read_failure(directory)
+    names = [pending_name(stripes.file_name(process))]
+    if failure is not None and failure.process == process:
+        names.append(FAILED_NAME)
+    for name in names:
+        with io_context(directory / name, "remove"):
+            (directory / name).unlink(missing_ok=True)
+
+
+def leave_failure(directory: FilePath, failure: Failure) -> None:
+    """Tell the processes that wait for this one that it has failed."""
+    write_synced(directory / FAILED_NAME, msgspec.json.encode(failure))
+
+
 def publish(directory: str | os.PathLike[str]) -> bool:
     """Publish an item whose stripes are all sealed: from then on it exists.
 
     Everything that is needed lies in the directory, so any process that sees it may call this,
-    once every process has sealed its stripe. Calling it again does nothing.
+    once every process has sealed its stripe. Calling it again does nothing. Of several processes,
+    what each has left beside its stripe is checked.
 
     Args:
         directory: the item.
@@ -135,7 +168,8 @@ def publish(directory: str | os.PathLike[str]) -> bool:
         Whether this call published it.
 
     Raises:
-        CommitError: a stripe is missing, damaged or not sealed, or nothing was saved here.
+        CommitError: a stripe is missing, damaged or not sealed, or nothing was saved here; or
+            the processes were given different trees. The process is named.
         IoError: the operating system refused a write, sync or rename.
     """
     directory = FilePath(directory)
@@ -157,16 +191,25 @@ def publish(directory: str | os.PathLike[str]) -> bool:
         requires = (*requires, FEATURE)  # each process decides for itself what it derives
     specs = tuple(each.spec for each in sealed)
     complete = msgspec.structs.replace(pending, stripes=specs, requires=requires)
+    if len(specs) > 1:
+        said = agreed(directory, [(spec.file, spec.uuid) for spec in specs])
+        codings = [each.coding for each in said]
+        complete = msgspec.structs.replace(complete, options=pending.options | {"codings": codings})
     write_synced(complete_path, manifests.encode(complete))
-    for probe in directory.glob("*" + PROBE_SUFFIX):
-        with contextlib.suppress(OSError):  # it is empty and no reader looks at it
-            probe.unlink()
+    _remove(directory.glob("*" + PROBE_SUFFIX))
     sync_directory(directory)
     with io_context(final_path, "publish"):
         os.rename(complete_path, final_path)
         os.unlink(pending_path)
+    _remove(directory.glob("p[0-9]*" + SUFFIX))
     sync_directory(directory)
     return True
+
+
+def _remove(paths: Iterable[FilePath]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):  # it is small and no reader looks at it
+            path.unlink()
 
 
 def _read_pending(path: FilePath) -> manifests.Pending:
@@ -190,8 +233,8 @@ def _sealed(directory: FilePath, name: str) -> _Sealed:
             footer = stripes.decode_footer(file.read(), str(path))
     except (OSError, Corrupt) as err:
         raise CommitError(
-            f"Stripe {path} is missing or not sealed ({err}), so the item is not published. "
-            "The process that writes it failed or is still writing; save again."
+            f"Stripe {path} of {process_of(name)} is missing or not sealed ({err}), so the item is "
+            "not published. The process failed or is still writing; save again."
         ) from err
     if (footer.file_bytes, footer.uuid) != (n_bytes, header.uuid):
         raise CommitError(

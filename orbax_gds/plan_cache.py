@@ -6,6 +6,7 @@ leaf; to see that it is the same takes less than one.
 
 import dataclasses
 import functools
+import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from operator import attrgetter, methodcaller
@@ -21,6 +22,7 @@ from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Unsupported
 from orbax_gds.manifest import LeafSpec, ShardingSpec
 from orbax_gds.plan import Plan, ShardBox, Window, make_plan, windows
+from orbax_gds.shardings import boxes_by_device
 from orbax_gds.snapshot import Picks, picker
 
 __all__ = ["Cut", "PlanCache", "Planned"]
@@ -68,6 +70,7 @@ class Planned:
         self.shardings: tuple[ShardingSpec, ...] = tuple(flat.shardings)
         self.process = process
         self._chunk_bytes = chunk_bytes
+        self._unnamed = _boxes_of_unnamed(flat)
         self.picks = Picks(flat, boxes)
         self.whole = self._cut(boxes, ())
         self._windows: dict[int | None, Sequence[Window]] = {}
@@ -106,9 +109,42 @@ class Planned:
         return msgspec.Raw(msgspec.json.encode(self.specs))
 
     @functools.cached_property
+    def digest(self) -> str:
+        """A digest of what all processes must agree on, so that their parts fit together.
+
+        Of leaves that are not jax arrays that is the path: process 0 alone stores them, and theirs
+        may differ.
+        """
+        agreed = [
+            (spec.path,)
+            if spec.sharding is None
+            else (spec.path, spec.dtype, spec.shape, spec.sharding, spec.prng)
+            for spec in self.specs
+        ]
+        n_processes = jax.process_count()
+        all_of_it = (agreed, self.shardings, self._unnamed, self._chunk_bytes, n_processes)
+        return hashlib.blake2b(msgspec.json.encode(all_of_it), digest_size=16).hexdigest()
+
+    @functools.cached_property
     def tree_json(self) -> str:
         """The leaves as Orbax's `_METADATA` has them."""
         return sidecar.encode_tree(self.specs)
+
+
+def _boxes_of_unnamed(flat: leaves.Flat) -> list[tuple[Any, ...]]:
+    """Return the boxes on each device under shardings that the manifest only knows by class."""
+    unnamed = {
+        number
+        for number, sharding in enumerate(flat.shardings)
+        if sharding.devices is None and sharding.device is None
+    }
+    found: dict[tuple[Any, ...], list[Any]] = {}
+    for spec, value in zip(flat.specs, flat.values, strict=True) if unnamed else ():
+        layout = (spec.sharding, spec.shape)
+        if spec.sharding in unnamed and layout not in found:
+            boxes = boxes_by_device(value.sharding, value.shape)
+            found[layout] = sorted((device.id, box) for device, box in boxes.items())
+    return list(found.items())
 
 
 class PlanCache:

@@ -31,7 +31,15 @@ from orbax_gds.bandwidth import (
     storage_key,
 )
 from orbax_gds.codecs import codec_by_id
-from orbax_gds.commit import PROBE_SUFFIX, leave_pending, make_directory, publish, sync_directory
+from orbax_gds.commit import (
+    PROBE_SUFFIX,
+    leave_pending,
+    leave_sealed,
+    make_directory,
+    publish,
+    sync_directory,
+    withdraw_sealed,
+)
 from orbax_gds.derived import FEATURE
 from orbax_gds.deriving import find_derived
 from orbax_gds.drivers import Driver, File, open_driver
@@ -47,6 +55,7 @@ from orbax_gds.manifest import (
 from orbax_gds.monitoring import CodecBytes, Lap, SaveReport, Stopwatch
 from orbax_gds.options import Options
 from orbax_gds.pacing import Pace
+from orbax_gds.pending import PendingStripe
 from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run
 from orbax_gds.plan_cache import PlanCache, Planned
 from orbax_gds.snapshot import Snapshot
@@ -281,6 +290,7 @@ class Prepared:
         try:
             _refuse_published(directory)
             _refuse_missing(directory)
+            withdraw_sealed(directory, self.process)
             self._leave_out_derived()
             driver = open_driver(self.options.driver, directory)
             key = storage_key(directory, driver)
@@ -302,6 +312,8 @@ class Prepared:
         report = self._report(directory, writer, file.reason or driver.reason, began)
         kept_reports.leave(report, writer.uuid)
         with self.watch.time("sync"):
+            if jax.process_count() > 1:
+                leave_sealed(directory, self._said(writer.uuid))
             sync_directory(directory)
         report = dataclasses.replace(
             report,
@@ -353,6 +365,14 @@ class Prepared:
             self._bytes_derived = sum(words[number].nbytes for number in derived)
             self._snapshot.words = [w for number, w in enumerate(words) if number not in derived]
             self.cut = self.planned.without(derived)
+
+    def _said(self, uuid: bytes) -> PendingStripe:
+        return PendingStripe(
+            process=self.process,
+            uuid=uuid.hex(),
+            digest=self.planned.digest,
+            coding=self.coding.codec,
+        )
 
     def _manifest(self) -> Pending:
         resolved = {"coding": self.coding.codec, "zstd_level": self.coding.zstd_level}

@@ -17,6 +17,7 @@ LAYERS = (
     ("derived",),
     ("parts",),
     ("read_plan", "stripe", "sidecar", "paths", "deriving", "bandwidth", "owners"),
+    ("pending",),
     ("commit", "shardings", "targets", "stripe_check", "weighing"),
     ("item", "kept_reports", "listing", "verifying", "tree_metadata", "wants"),
     ("assemble", "bench", "lazy", "sampling"),
@@ -28,7 +29,7 @@ LAYERS = (
     ("snapshot",),
     ("plan_cache",),
     ("saving", "restoring"),
-    ("dropin",),
+    ("dropin", "all_stored"),
     ("handler",),
     ("args",),
     ("demo",),
@@ -41,7 +42,7 @@ SEES_JAX = {"paths", "shardings", "targets", "wants", "assemble", "leaves", "sna
     "saving",
     "restoring",
 }
-SEES_ORBAX = {"tree_metadata", "dropin", "handler", "args", "demo"}
+SEES_ORBAX = {"all_stored", "tree_metadata", "dropin", "handler", "args", "demo"}
 FRAMEWORKS = {"jax", "jaxlib", "orbax", "flax", "optax", "tensorstore"}
 
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
