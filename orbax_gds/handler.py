@@ -5,6 +5,7 @@ future that `async_save` returns, waits for the futures of every process, and th
 once, on one of them.
 """
 
+import collections
 import contextlib
 import dataclasses
 import os
@@ -18,6 +19,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.future import CommitFutureAwaitingContractedSignals, Future
 
 from orbax_gds import commit, dropin, restoring, saving
+from orbax_gds.all_stored import AllStored
 from orbax_gds.bandwidth import KnownStorage
 from orbax_gds.dropin import RestoreRequest
 from orbax_gds.errors import IoError, NotFound, Unsupported
@@ -104,6 +106,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         self._plans: PlanCache | None = None
         self._storage = KnownStorage()
         self._published: set[FilePath] = set()  # items that Orbax renames after us
+        self._failed: collections.Counter[FilePath] = collections.Counter()  # saves by directory
         self._lock = threading.Lock()
 
     async def async_save(
@@ -115,13 +118,18 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         changed, and its arrays donated, as soon as this returns; with a `staging_bytes` that holds
         less than an accelerator's part of the tree that takes until nearly all is written.
 
+        With several processes the future waits for all of them, so that one that fails, dies or
+        lags is named.
+
         Raises:
             Unsupported: leaves cannot be stored; names each. No file exists then.
         """
         target = _local(directory)
+        attempt = self._failed[target]
         try:
             prepared = self._prepare(args)
         except Exception:
+            self._count_failure(target)
             _await_directories()
             raise
 
@@ -129,7 +137,9 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             self._sync_renames()
             prepared.write(target, pool=self._shared_pool(), storage=self._storage)
 
-        future = CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")
+        future: Future = CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")
+        if jax.process_count() > 1:
+            future = AllStored(future, target, attempt, lambda: self._count_failure(target))
         prepared.staged.wait()
         return [future]
 
@@ -229,6 +239,10 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             custom_metadata=args.custom_metadata,
             cache=self._plans,
         )
+
+    def _count_failure(self, directory: FilePath) -> None:
+        with self._lock:
+            self._failed[directory] += 1
 
     def _sync_renames(self) -> None:
         """Sync the directories in which Orbax has renamed what was published.
