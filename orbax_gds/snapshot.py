@@ -6,6 +6,7 @@ only takes references.
 
 import dataclasses
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from operator import itemgetter, methodcaller
 from typing import Any
@@ -43,6 +44,7 @@ class Picks:
         self._picks: list[_Pick] = []
         small: list[_Small] = []
         layouts: dict[Hashable, _Layout] = {}
+        loads: dict[Device, int] = defaultdict(int)  # bytes that are taken from each
         for number, shard in enumerate(shards):
             spec, value = flat.specs[shard.leaf], flat.values[shard.leaf]
             if spec.sharding is None:
@@ -55,7 +57,10 @@ class Picks:
             if layout.is_near and _is_small_vector(spec):
                 small.append(_Small(number=number, leaf=shard.leaf, n_bytes=n_bytes))
                 continue
-            place = None if layout.places is None else layout.places[shard.start, shard.extent]
+            place = None
+            if layout.places is not None:
+                place = _least_loaded(layout.places[shard.start, shard.extent], loads)
+                loads[place[1]] += n_bytes
             self._picks.append(
                 _Pick(
                     number=number,
@@ -262,11 +267,11 @@ class _Layout:
 
     Attributes:
         is_far: whether that is outside host memory.
-        places: for each box one piece with it, as its number and device; None if all is one piece.
+        places: for each box the pieces with it, by number and device; None if all is one piece.
     """
 
     is_far: bool
-    places: Mapping[Box, tuple[int, Device]] | None
+    places: Mapping[Box, Sequence[tuple[int, Device]]] | None
 
     @property
     def is_near(self) -> bool:
@@ -279,11 +284,21 @@ def _layout(value: jax.Array) -> _Layout:
     if not is_spread:
         return _Layout(is_far=is_far, places=None)
     boxes = boxes_by_device(value.sharding, value.shape)
-    places: dict[Box, tuple[int, Device]] = {}
+    places: dict[Box, list[tuple[int, Device]]] = defaultdict(list)
     for number in range(len(value.sharding.addressable_devices)):
         (device,) = value.addressable_data(number).devices()
-        places.setdefault(boxes[device], (number, device))
+        places[boxes[device]].append((number, device))
     return _Layout(is_far=is_far, places=places)
+
+
+def _least_loaded(
+    places: Sequence[tuple[int, Device]], loads: Mapping[Device, int]
+) -> tuple[int, Device]:
+    """Return the replica to take, so that the devices of a process share the copying.
+
+    Of an array that is whole on every device jax gives that on the first alone.
+    """
+    return places[0] if len(places) == 1 else min(places, key=lambda place: loads[place[1]])
 
 
 def _spread(sharding: Sharding) -> tuple[bool, bool]:

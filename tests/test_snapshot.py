@@ -70,6 +70,25 @@ def test_a_snapshot_fetches_only_the_pieces_that_are_stored(monkeypatch):
         np.testing.assert_array_equal(array, np.full(8, leaf))
 
 
+def test_the_devices_that_hold_replicas_of_a_part_share_the_copying(monkeypatch):
+    halves = NamedSharding(mesh(2, 4), PartitionSpec("x"))
+    quarters = NamedSharding(mesh(2, 4), PartitionSpec("y"))
+    tree = [jax.device_put(np.zeros(8 * n, np.int8), halves) for n in range(1, 17)]
+    tree += [jax.device_put(np.zeros(64, np.int8), quarters) for _ in range(8)]
+    flat = leaves.flatten(tree)
+    taken = dict.fromkeys(jax.devices(), 0)
+    piece = snapshot._piece
+
+    def counted(value, place):
+        taken[place[1]] += value.addressable_data(place[0]).nbytes
+        return piece(value, place)
+
+    monkeypatch.setattr(snapshot, "_piece", counted)
+    Picks(flat, leaves.owned_shards(flat, 0)).take(flat.values)
+    assert sum(taken.values()) == sum(array.nbytes for array in tree)
+    assert max(taken.values()) - min(taken.values()) <= 4 * 16
+
+
 def test_arrays_of_one_number_of_devices_in_another_order_keep_their_elements():
     devices = np.array(jax.devices())
     orders = [devices, devices[::-1], np.roll(devices, 3)]
