@@ -1,0 +1,238 @@
+"""Jobs of several processes: each runs one function of this file, under jax.distributed.
+
+`run_job` starts them; what a function asserts is asserted in every process.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+SHAPE = (24, 48)
+DEADLINE_SECS = 3
+
+
+def run_job(name, directory, n_processes, *, n_devices=1, ends=None, seconds=60) -> list[dict]:
+    """Run a function of this file in several processes.
+
+    Args:
+        name: of the function.
+        directory: is given to it.
+        n_processes: of the job, each with `n_devices`.
+        ends: exit status expected of some processes, by number; None for any; 0 of the others.
+        seconds: after which the job is killed and the test fails.
+
+    Returns:
+        What each process printed last, None of those that do not end with 0.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    flags = f"--xla_force_host_platform_device_count={n_devices}"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    environment["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
+    job = [
+        subprocess.Popen(
+            [sys.executable, __file__, name, directory, f"localhost:{port}", *map(str, (n, each))],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for n, each in [(n_processes, process) for process in range(n_processes)]
+    ]
+    said: list = []
+    try:
+        end = time.monotonic() + seconds
+        for number, process in enumerate(job):
+            text, _ = process.communicate(timeout=max(1, end - time.monotonic()))
+            expected = (ends or {}).get(number, 0)
+            assert expected is None or process.returncode == expected, f"process {number}:\n{text}"
+            said.append(None if process.returncode else json.loads(text.splitlines()[-1]))
+    finally:
+        for process in job:
+            process.kill()
+            process.wait()
+    return said
+
+
+def values(seed=0) -> dict:
+    """What is stored, the same for every number of processes and devices."""
+    import ml_dtypes
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    words = rng.standard_normal
+    return {
+        "spread": words(SHAPE).astype(np.float32),
+        "turned": words(SHAPE).astype(ml_dtypes.bfloat16),
+        "partly": words(SHAPE).astype(np.float32),
+        "copies": [words(30_000).astype(np.float32) for _ in range(12)],
+        "key": rng.integers(0, 2**32, (3, 2), np.uint32),
+        "host": words(7),
+        "step": seed,
+    }
+
+
+def specs() -> dict:
+    """Names of mesh axes by dimension; None for what is not a jax array."""
+    return {
+        "spread": ("x", None),
+        "turned": (None, ("y", "x")),
+        "partly": ("y",),
+        "copies": [()] * 12,
+        "key": (),
+        "host": None,
+        "step": None,
+    }
+
+
+def tree_of(seed=0):
+    """The state as arrays of the whole job."""
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    devices = np.array(jax.devices())
+    grid = devices.reshape(-1, 2) if len(devices) % 2 == 0 else devices.reshape(1, -1)
+    over = Mesh(grid, ("x", "y"))
+
+    def whole(value, spec):
+        if spec is None:
+            return value
+        sharding = NamedSharding(over, PartitionSpec(*spec))
+        return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+    found = {
+        name: [whole(v, s) for v, s in zip(value, specs()[name], strict=True)]
+        if isinstance(value, list)
+        else whole(value, specs()[name])
+        for name, value in values(seed).items()
+    }
+    found["key"] = jax.random.wrap_key_data(found["key"])
+    return found
+
+
+def assert_restored(got, seed=0) -> None:
+    """Check all that this process holds of a restored state, in every bit."""
+    import jax
+    import numpy as np
+
+    expected = values(seed)
+    got["key"] = jax.random.key_data(got["key"])
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        pieces = one.addressable_shards if isinstance(one, jax.Array) else ()
+        for piece in pieces:
+            assert np.asarray(piece.data).tobytes() == other[piece.index].tobytes()
+        if not pieces:
+            assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def manager(directory, **options):
+    import orbax.checkpoint as ocp
+
+    from orbax_gds import handler
+
+    deadline = ocp.AsyncOptions(timeout_secs=DEADLINE_SECS)
+    return ocp.CheckpointManager(
+        directory,
+        options=ocp.CheckpointManagerOptions(async_options=deadline, **options),
+        handler_registry=handler.handler_registry(),
+    )
+
+
+def save_and_restore(directory) -> dict:
+    """Save two steps and restore the first; return what this process has read for that."""
+    import orbax.checkpoint as ocp
+
+    with manager(directory) as steps:
+        for step in range(2):
+            steps.save(step, args=ocp.args.StandardSave(tree_of(step)))
+        steps.wait_until_finished()
+        assert steps.all_steps() == [0, 1]
+        assert_restored(steps.restore(0, args=ocp.args.StandardRestore(tree_of())))
+    return {}
+
+
+def restore(directory) -> dict:
+    """Restore what another job has saved."""
+    import orbax_gds as ogds
+
+    target = tree_of()
+    got = ogds.restore(Path(directory), target)
+    assert got["spread"].sharding == target["spread"].sharding
+    assert_restored(got)
+    return {}
+
+
+def _strike(directory, how) -> dict:
+    """Save a step, then one in which the last process is struck while all are in the background."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    from orbax_gds import saving
+
+    struck = jax.process_index() == (0 if how == "kill_first" else jax.process_count() - 1)
+    steps = manager(Path(directory) / "steps")
+    steps.save(0, args=ocp.args.StandardSave(tree_of(0)))
+    steps.wait_until_finished()
+    write, back, pause = saving.Prepared.write, threading.Event(), threading.Event()
+
+    def strike(*args, **kwargs):
+        back.wait()
+        while len(list(Path(directory).glob("back*"))) < jax.process_count():
+            pause.wait(0.01)
+        if how.startswith("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "lag":
+            pause.wait()
+        raise OSError(28, "No space left on device")
+
+    saving.Prepared.write = strike if struck else write
+    steps.save(1, args=ocp.args.StandardSave(tree_of(1)))
+    began = time.monotonic()
+    (Path(directory) / f"back{jax.process_index()}").touch()
+    back.set()
+    try:
+        steps.wait_until_finished()
+    except BaseException as error:
+        raised = [error]
+        while raised[-1].__cause__ or raised[-1].__context__:
+            raised.append(raised[-1].__cause__ or raised[-1].__context__)
+        seconds = time.monotonic() - began
+        if how == "fail":  # whose directory all can use again
+            saving.Prepared.write = write
+            assert steps.save(1, args=ocp.args.StandardSave(tree_of(1)))
+            steps.wait_until_finished()
+        return {"said": [f"{type(each).__name__}: {each}" for each in raised], "seconds": seconds}
+    return {}
+
+
+def kill_last(directory) -> dict:
+    return _strike(directory, "kill_last")
+
+
+def kill_first(directory) -> dict:
+    return _strike(directory, "kill_first")
+
+
+def lag(directory) -> dict:
+    return _strike(directory, "lag")
+
+
+def fail(directory) -> dict:
+    return _strike(directory, "fail")
+
+
+if __name__ == "__main__":
+    _, name, directory, address, n_processes, process = sys.argv
+    import jax
+
+    jax.distributed.initialize(address, int(n_processes), int(process))
+    print(json.dumps(globals()[name](directory)), flush=True)
+    os._exit(0)  # a job with a dead or waiting process would not end by itself

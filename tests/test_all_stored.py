@@ -1,0 +1,125 @@
+"""What a process does at the end of a save by several: it waits for all, and tells them all."""
+
+from concurrent.futures import Future
+
+import jax
+import orbax.checkpoint as ocp
+import pytest
+
+from orbax_gds import all_stored, commit
+from orbax_gds.errors import CommitError
+from orbax_gds.pending import Failure, PendingStripe
+
+
+class Barrier:
+    """Stands for that of jax: passes, or says that processes are missing."""
+
+    def __init__(self, passes=True):
+        self.passes, self.asked = passes, []
+
+    def __call__(self, *, key, timeout_ms):
+        self.asked.append((key, timeout_ms))
+        if not self.passes:
+            raise RuntimeError("DEADLINE_EXCEEDED: Some timed out task names: 1")
+
+
+@pytest.fixture
+def ends(tmp_path, monkeypatch):
+    """End a save of process 0 of three; return the barrier and how often it failed."""
+
+    def end(own: Future, barrier: Barrier, timeout: float | None = 5.0):
+        failed = []
+        monkeypatch.setattr(jax, "process_count", lambda: 3)
+        monkeypatch.setattr(ocp.multihost, "get_barrier_sync_fn", lambda: barrier)
+        future = all_stored.AllStored(own, tmp_path, 7, lambda: failed.append(1))
+        try:
+            future.result(timeout=timeout)
+        finally:
+            end.n_failed = len(failed)
+
+    return end
+
+
+def done() -> Future:
+    future = Future()
+    future.set_result(None)
+    return future
+
+
+def seal(directory, *processes):
+    for process in processes:
+        said = PendingStripe(process=process, uuid="0" * 32, digest="", coding="auto")
+        commit.leave_sealed(directory, said)
+
+
+def test_a_save_that_all_have_stored_is_done(ends, tmp_path):
+    barrier = Barrier()
+    ends(done(), barrier)
+    assert ends.n_failed == 0
+    ((key, timeout_ms),) = barrier.asked
+    assert key == f"orbax_gds_stored 7 {tmp_path}"
+    assert 4000 < timeout_ms <= 5000
+    ends(done(), barrier, timeout=None)
+    assert barrier.asked[1][1] > 1_000_000  # that of Orbax, 20 minutes
+
+
+@pytest.mark.parametrize(
+    ("sealed", "named"), [((0, 2), "process 1 of 3"), ((0,), "processes 1, 2 of 3")]
+)
+def test_processes_that_are_missing_are_named(ends, tmp_path, sealed, named):
+    seal(tmp_path, *sealed)
+    with pytest.raises(CommitError, match=rf"5 s were not enough for {named}") as raised:
+        ends(done(), Barrier(passes=False))
+    assert "DEADLINE_EXCEEDED" in str(raised.value.__cause__)
+    assert ends.n_failed == 1
+
+
+def test_what_jax_says_is_passed_on_where_no_part_is_missing(ends, tmp_path):
+    seal(tmp_path, 0, 1, 2)
+    with pytest.raises(CommitError, match=r"every process .* task names: 1"):
+        ends(done(), Barrier(passes=False))
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_the_failure_of_another_process_is_this_ones_too(ends, tmp_path, passes):
+    seal(tmp_path, 0, 2)
+    commit.leave_failure(tmp_path, Failure(process=1, error="OSError: it broke."))
+    with pytest.raises(CommitError, match=r"process 1 failed with OSError: it broke\. The last"):
+        ends(done(), Barrier(passes))
+    commit.withdraw_sealed(tmp_path, 0)  # another process leaves it
+    with pytest.raises(CommitError, match="process 1 failed"):
+        ends(done(), Barrier())
+    commit.withdraw_sealed(tmp_path, 1)  # it tries again
+    ends(done(), Barrier())
+    assert ends.n_failed == 0
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_a_process_that_fails_tells_the_others_at_once_and_raises_its_own_error(
+    ends, tmp_path, passes
+):
+    own, barrier = Future(), Barrier(passes)
+    own.set_exception(ValueError("here"))
+    with pytest.raises(ValueError, match="here"):
+        ends(own, barrier)
+    assert ends.n_failed == 1
+    assert [timeout_ms for _, timeout_ms in barrier.asked] == [1]
+    with pytest.raises(CommitError, match="process 0 failed with ValueError: here"):
+        ends(done(), Barrier())
+
+
+def test_a_process_that_cannot_tell_leaves_the_others_to_their_deadline(ends, tmp_path):
+    tmp_path.rmdir()
+    own, barrier = Future(), Barrier()
+    own.set_exception(ValueError("here"))
+    with pytest.raises(ValueError, match="here"):
+        ends(own, barrier)
+    assert barrier.asked == []
+
+
+def test_a_process_that_is_not_done_in_time_says_so(ends):
+    with pytest.raises(TimeoutError):
+        ends(Future(), Barrier(), timeout=0.01)
+    assert ends.n_failed == 1
+    with pytest.raises(CommitError, match="process 0 failed with TimeoutError"):
+        ends(done(), Barrier())
