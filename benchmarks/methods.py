@@ -37,7 +37,11 @@ class Method(Protocol):
 
 
 class Managed:
-    """A `CheckpointManager`, asynchronous, with the arguments of one handler."""
+    """A `CheckpointManager`, asynchronous, with the arguments of one handler.
+
+    Attributes:
+        tree: What `start` saves; a training loop puts its newest arrays here.
+    """
 
     def __init__(
         self,
@@ -46,22 +50,31 @@ class Managed:
         *,
         save_args: Callable[[Tree], ocp.args.CheckpointArgs],
         restore_args: Callable[[Tree], ocp.args.CheckpointArgs],
-        handler: Callable[[], ocp.CheckpointHandler] | None = None,
+        handler: Callable[[], ocp.CheckpointHandler],
     ) -> None:
         options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
-        handlers = {} if handler is None else {"item_handlers": handler()}
-        self._manager = ocp.CheckpointManager(directory, options=options, **handlers)
-        self._tree, self._save_args, self._restore_args = tree, save_args, restore_args
+        # with a handler, because item_metadata finds none before a save or restore otherwise
+        self._manager = ocp.CheckpointManager(directory, options=options, item_handlers=handler())
+        self._save_args, self._restore_args = save_args, restore_args
+        self.tree = tree
 
     def start(self, step: int) -> None:
-        self._manager.save(step, args=self._save_args(self._tree))
+        self._manager.save(step, args=self._save_args(self.tree))
 
     def finish(self) -> None:
         self._manager.wait_until_finished()
 
     def restore(self, step: int) -> Mapping[str, Any]:
-        restored = self._manager.restore(step, args=self._restore_args(abstract(self._tree)))
+        restored = self._manager.restore(step, args=self._restore_args(abstract(self.tree)))
         return jax.block_until_ready(restored)
+
+    def is_saving(self) -> bool:
+        """Whether a save is in flight: begun, and not yet known to be done."""
+        return self._manager.is_saving_in_progress()
+
+    def item_metadata(self, step: int) -> Any:
+        """Return what the library says of a step's tree without reading it."""
+        return self._manager.item_metadata(step)
 
     def close(self) -> None:
         self._manager.close()
@@ -216,7 +229,10 @@ def _restore_args(tree: Tree) -> ocp.args.CheckpointArgs:
 
 METHODS: dict[str, Callable[[Path, Tree], Method]] = {
     "orbax_gds": functools.partial(
-        Managed, save_args=ogds.args.GdsSave, restore_args=ogds.args.GdsRestore
+        Managed,
+        save_args=ogds.args.GdsSave,
+        restore_args=ogds.args.GdsRestore,
+        handler=ogds.GdsCheckpointHandler,
     ),
     "orbax_gds codec off": functools.partial(
         Managed,
@@ -225,7 +241,10 @@ METHODS: dict[str, Callable[[Path, Tree], Method]] = {
         handler=lambda: ogds.GdsCheckpointHandler(ogds.Options(codec="off")),
     ),
     "orbax default": functools.partial(
-        Managed, save_args=ocp.args.StandardSave, restore_args=ocp.args.StandardRestore
+        Managed,
+        save_args=ocp.args.StandardSave,
+        restore_args=ocp.args.StandardRestore,
+        handler=ocp.StandardCheckpointHandler,
     ),
     "orbax uncompressed": functools.partial(
         Managed,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import codec, save
+from benchmarks import codec, leaves, restore, save, training
 from benchmarks.machine import machine_card
 from benchmarks.progress import say
 from benchmarks.result import RESULTS_DIRECTORY, Result, read_result, with_reasons, write_result
@@ -26,7 +26,13 @@ RESULTS_MARKDOWN = ROOT / "benchmarks" / "RESULTS.md"
 
 # A benchmark is a module with TITLE, TABLES, add_arguments(parser), measure(arguments); where it
 # has picture(result), the SVG that this returns stands beside the recorded result.
-BENCHMARKS: dict[str, types.ModuleType] = {"codec": codec, "save": save}
+BENCHMARKS: dict[str, types.ModuleType] = {
+    "codec": codec,
+    "leaves": leaves,
+    "restore": restore,
+    "save": save,
+    "training": training,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,7 +63,7 @@ def run_benchmark(chosen: argparse.Namespace) -> Result:
     started = datetime.now(UTC).isoformat(timespec="seconds")
     machine = machine_card(chosen.directory)
     rows, bars, notes = BENCHMARKS[chosen.benchmark].measure(chosen)
-    apart = ("benchmark", "directory", "record", "json", "state", "methods")
+    apart = ("benchmark", "directory", "record", "json", "state", "methods", "lock")
     settings = {name: value for name, value in vars(chosen).items() if name not in apart}
     return Result(
         benchmark=chosen.benchmark,

@@ -58,7 +58,7 @@ def restore(spec: Spec) -> Answer:
     """
     directory = Path(spec.directory)
     method = METHODS[spec.method](directory, _avals(spec))
-    cold_by = empty_page_cache(directory)
+    empty_page_cache(directory)
     figures: dict[str, float] = {}
     for which in ("cold", "warm"):
         with cost() as spent:
@@ -70,7 +70,7 @@ def restore(spec: Spec) -> Answer:
         _check(checksums(restored), spec.checksums)
         del restored
     method.close()
-    return Answer(figures=figures, cold_by=cold_by)
+    return Answer(figures=figures)
 
 
 def checksums(tree: Mapping[str, Any]) -> dict[str, int]:

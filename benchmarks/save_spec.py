@@ -33,9 +33,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         figures: Quantity to figure; the unit is in the name.
         checksums: Of a save, CRC-32 of each leaf's words.
-        cold_by: Of a restore, how the page cache was emptied.
     """
 
     figures: dict[str, float]
     checksums: dict[str, int] = {}
-    cold_by: str = ""

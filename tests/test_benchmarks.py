@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 sys.path.append(str(Path(__file__).parents[1]))  # last, so that it hides no installed package
 
-from benchmarks import codec, run, save, save_cell
+from benchmarks import cells, codec, run, save, save_cell
 from benchmarks.machine import machine_card
 from benchmarks.methods import METHODS
 from benchmarks.process import cost
@@ -60,6 +60,7 @@ def _save_arguments(directory: Path, state: Path, *names: str) -> argparse.Names
         methods=list(names),
         state=state,
         directory=directory,
+        lock=None,
     )
 
 
@@ -78,7 +79,7 @@ def _spec(directory: Path, state: Path, method: str) -> Spec:
 def no_disk_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the machine's page cache alone: only the measuring is tested here."""
     monkeypatch.setattr(save_cell, "sync_file_system", lambda directory: None)
-    monkeypatch.setattr(save_cell, "empty_page_cache", lambda directory: "nothing")
+    monkeypatch.setattr(save_cell, "empty_page_cache", lambda directory: None)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
@@ -145,10 +146,10 @@ def test_restore_cell_refuses_other_bits(tmp_path: Path, state_file: Path) -> No
 def test_save_keeps_the_row_of_a_method_that_fails(
     tmp_path: Path, state_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cell(spec: Spec, directory: Path) -> Answer:
+    def cell(spec: Spec, directory: Path, lock: Path | None) -> Answer:
         if spec.method == save.BASELINE:
-            raise save.CellError("restore: no space", "")
-        return Answer(figures={"durable_s_1st": 1.0}, cold_by="drop_caches")
+            raise cells.CellError("restore: no space", "")
+        return Answer(figures={"durable_s_1st": 1.0})
 
     monkeypatch.setattr(save, "measure_cell", cell)
     arguments = _save_arguments(tmp_path, state_file, save.OURS, save.BASELINE)
@@ -156,21 +157,23 @@ def test_save_keeps_the_row_of_a_method_that_fails(
     assert rows[0].samples == {"durable_s_1st": [1.0, 1.0]}
     assert rows[1].skipped == "failed: restore: no space"
     assert {bar.verdict for bar in bars} == {"not measured"}
-    assert notes[-1] == "Train state: given, state.npz. Page cache emptied by drop_caches."
+    assert notes[-1] == "Train state: given, state.npz."
 
 
 def test_save_bars_compare_medians_with_orbax(
     tmp_path: Path, state_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cell(spec: Spec, directory: Path) -> Answer:
+    def cell(spec: Spec, directory: Path, lock: Path | None) -> Answer:
         is_ours = spec.method == save.OURS
-        return Answer(figures={"durable_s_1st": 3.0 if is_ours else 4.0, "cpu_s_1st": 1.0})
+        figures = {"durable_s_1st": 2.5 if is_ours else 4.0, "cpu_s_1st": 1.0}
+        return Answer(figures=figures | {"peak_rss_mb_1st": 314.0})
 
     monkeypatch.setattr(save, "measure_cell", cell)
     arguments = _save_arguments(tmp_path, state_file, save.OURS, save.BASELINE)
     _, bars, _ = save.measure(arguments)
     verdicts = {bar.name.partition(":")[0]: (bar.measured, bar.verdict) for bar in bars}
-    assert verdicts["durable, 1st save"] == (0.75, "pass")
+    assert verdicts["durable, 1st save"] == (0.625, "pass")
+    assert verdicts["peak RSS, 1st save"] == (314.0, "pass")
     assert verdicts["CPU, 1st save"] == (1.0, "FAIL")
 
 
@@ -184,7 +187,7 @@ def test_save_refuses_an_unknown_method_and_a_full_disk(tmp_path: Path, state_fi
 
 
 def test_every_method_is_listed_with_its_package() -> None:
-    assert METHODS.keys() == save.METHOD_PACKAGES.keys()
+    assert METHODS.keys() == cells.METHOD_PACKAGES.keys()
 
 
 def test_cost_sees_the_memory_that_a_block_touched() -> None:
