@@ -86,6 +86,19 @@ class Plan:
     n_chunks: int
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cut:
+    """What one process stores of a structure.
+
+    Attributes:
+        plan: of the shards that are stored.
+        layout: the stripe's layout block, of stored and derived shards.
+    """
+
+    plan: Plan
+    layout: bytes
+
+
 def make_plan(boxes: Sequence[ShardBox], dtypes: Sequence[Dtype | None], chunk_bytes: int) -> Plan:
     """Cut the shards of a process into chunks and group these into runs.
 

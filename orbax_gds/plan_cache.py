@@ -21,29 +21,16 @@ from orbax_gds.derived import DerivedShard
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Unsupported
 from orbax_gds.manifest import LeafSpec, ShardingSpec
-from orbax_gds.plan import Plan, ShardBox, Window, make_plan, windows
+from orbax_gds.plan import Cut, ShardBox, Window, make_plan, windows
 from orbax_gds.shardings import boxes_by_device
 from orbax_gds.snapshot import Picks, picker
 
-__all__ = ["Cut", "PlanCache", "Planned"]
+__all__ = ["PlanCache", "Planned"]
 
 _MOST_STRUCTURES = 8  # chosen: a handler serves a few items, each of one structure
 
 _SIGNATURE = attrgetter("aval", "sharding")
 _IS_DELETED = methodcaller("is_deleted")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cut:
-    """What one process stores of a structure.
-
-    Attributes:
-        plan: of the shards that are stored.
-        layout: the stripe's layout block, of stored and derived shards.
-    """
-
-    plan: Plan
-    layout: bytes
 
 
 class Planned:

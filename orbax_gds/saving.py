@@ -10,7 +10,6 @@ import dataclasses
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
 from typing import Any
@@ -25,7 +24,6 @@ from orbax_gds._version import __version__
 from orbax_gds.bandwidth import (
     KnownStorage,
     StorageKey,
-    WriteMeter,
     probe,
     probe_bytes,
     storage_key,
@@ -42,7 +40,7 @@ from orbax_gds.commit import (
 )
 from orbax_gds.derived import FEATURE
 from orbax_gds.deriving import find_derived
-from orbax_gds.drivers import Driver, File, open_driver
+from orbax_gds.drivers import Driver, open_driver
 from orbax_gds.dtypes import CONTAINER_BYTES
 from orbax_gds.errors import Exists, IoError
 from orbax_gds.manifest import (
@@ -54,13 +52,12 @@ from orbax_gds.manifest import (
 )
 from orbax_gds.monitoring import CodecBytes, Lap, SaveReport, Stopwatch
 from orbax_gds.options import Options
-from orbax_gds.pacing import Pace
 from orbax_gds.pending import PendingStripe
 from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run
 from orbax_gds.plan_cache import PlanCache, Planned
 from orbax_gds.snapshot import Snapshot
-from orbax_gds.staging import BufferPool, aligned_empty
-from orbax_gds.threads import run_threads
+from orbax_gds.staging import BufferPool
+from orbax_gds.stripe_writer import StripeWriter
 
 logger = logging.getLogger(__name__)
 
@@ -297,7 +294,7 @@ class Prepared:
             with _lent(pool, self.options) as buffers:
                 self.coding = self._resolve(driver, path, key, buffers, storage)
                 with driver.open(path, "w") as file:
-                    writer = _StripeWriter(self, file, buffers, storage.meter())
+                    writer = StripeWriter(self, file, buffers, storage.meter())
                     writer.write()
                     with self.watch.time("sync"), writer.meter.measure():
                         file.sync(writer.file_bytes)
@@ -326,7 +323,7 @@ class Prepared:
         return report
 
     def _report(
-        self, directory: FilePath, writer: "_StripeWriter", driver_reason: str | None, began: Lap
+        self, directory: FilePath, writer: "StripeWriter", driver_reason: str | None, began: Lap
     ) -> SaveReport:
         return SaveReport(
             path=directory,
@@ -459,114 +456,6 @@ def _lent(shared: BufferPool | None, options: Options) -> Iterator[BufferPool]:
         return
     with make_pool(options) as own:
         yield own
-
-
-class _StripeWriter:
-    """Writes one stripe with several threads, its bytes independent of their number.
-
-    A thread takes a buffer, then the next run; codes it; waits until the runs before it have
-    their place in the file; takes its own place; writes. As a buffer is taken before a run, the
-    earliest run always has one, so that waiting ends.
-    """
-
-    def __init__(self, save: Prepared, file: File, pool: BufferPool, meter: WriteMeter) -> None:
-        self.save, self.file, self.pool = save, file, pool
-        self.records = np.zeros(save.plan.n_chunks, stripes.RECORD)
-        self.uuid = uuid.uuid4().bytes
-        self.file_bytes = 0
-        self._runs: Iterator[tuple[int, Run]] = iter(())
-        self._turn = threading.Condition()
-        self._placed = 0  # runs that have their place
-        self._offset = 0  # where the next run goes
-        self._error: BaseException | None = None
-        self.meter = meter
-        self.pace = Pace(save.options.bytes_per_second)
-
-    def write(self) -> None:
-        """Write header, layout, frames, index and footer; not synced."""
-        layout = self.save.cut.layout
-        head = stripes.encode_head(
-            process=self.save.process,
-            uuid=self.uuid,
-            layout=layout,
-            n_chunks=self.save.plan.n_chunks,
-        )
-        self._write_block(0, head)
-        self._offset = len(head)
-        for runs in self.save.each_window():
-            self._runs = enumerate(runs, self._placed)
-            n_threads = min(self.save.options.n_workers, len(runs))
-            run_threads(n_threads, self._work, self._stop)
-            if self._error is not None:
-                raise self._error
-        index = self.records.tobytes()
-        footer = stripes.encode_footer(
-            index_at=self._offset,
-            index=index,
-            uuid=self.uuid,
-            layout_crc32c=_native.crc32c(layout),
-        )
-        self._write_block(self._offset, index + footer)
-        self.file_bytes = self._offset + len(index) + len(footer)
-
-    def _write_block(self, offset: int, data: bytes) -> None:
-        block = aligned_empty(stripes.align(len(data), stripes.PAGE_BYTES))
-        block[: len(data)] = np.frombuffer(data, np.uint8)
-        block[len(data) :] = 0
-        with self.meter.measure():
-            self.file.write(offset, block)
-
-    def _work(self) -> None:
-        try:
-            while self._step():
-                pass
-        except BaseException as error:  # carried to the thread that called write
-            self._stop(error)
-
-    def _stop(self, error: BaseException) -> None:
-        with self._turn:
-            self._error = self._error or error
-            self._turn.notify_all()
-        self.pace.stop()
-
-    def _step(self) -> bool:
-        with self.pool.acquire() as buffer:
-            with self._turn:
-                number, run = next(self._runs, (0, None))
-                if run is None or self._error is not None:
-                    return False
-            first = int(run.chunks[0, 0])
-            records = self.records[first : first + len(run.chunks)]
-            with self.save.watch.time("encode"):
-                n_bytes = self.save.encode(run, buffer.memory, _as_bytes(records))
-            offset = self._place(number, n_bytes)
-            if offset is None:
-                return False
-            records["offset"] += np.uint64(offset)
-            if self.save.options.io_rate is not None:
-                with self.save.watch.time("pace"):
-                    self.pace.wait(n_bytes)
-            if self._error is not None:
-                return False
-            with self.save.watch.time("write"), self.meter.measure():
-                self.file.write(offset, buffer.memory[:n_bytes])
-        return True
-
-    def _place(self, number: int, n_bytes: int) -> int | None:
-        """Wait for the runs before this one and return its offset; None if one of them failed."""
-        with self._turn:
-            self._turn.wait_for(lambda: self._placed == number or self._error is not None)
-            if self._error is not None:
-                return None
-            offset = self._offset
-            self._offset += n_bytes
-            self._placed += 1
-            self._turn.notify_all()
-            return offset
-
-
-def _as_bytes(records: np.ndarray) -> np.ndarray:
-    return records.view(np.uint8).reshape(-1, stripes.RECORD_BYTES)
 
 
 def _bytes_by_codec(records: np.ndarray) -> dict[str, CodecBytes]:

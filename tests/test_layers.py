@@ -27,7 +27,7 @@ LAYERS = (
     ("terminal", "page"),
     ("events", "leaves"),
     ("snapshot",),
-    ("plan_cache",),
+    ("plan_cache", "stripe_writer"),
     ("saving", "restoring"),
     ("dropin", "all_stored"),
     ("handler",),

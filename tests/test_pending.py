@@ -184,5 +184,5 @@ def test_one_process_alone_leaves_nothing_beside_its_stripe(tmp_path, monkeypatc
     monkeypatch.setattr(jax, "process_count", lambda: 1)
     ogds.save(tmp_path / "item", {"a": 1})
     assert sorted(p.name for p in (tmp_path / "item").iterdir()) == [
-        *("_METADATA", "manifest.json", "p00000.ogds"),
+        *("_METADATA", "manifest.json", "p00000.ogds", "p00000.report.json"),
     ]

@@ -35,8 +35,8 @@ def assert_shared(item, n_processes) -> None:
     assert sum(stored) == n_bytes_of_state()
     assert max(stored) - min(stored) <= 30_000 * 4 + 1000
     names = {path.name for path in item.iterdir()} - {"commit_success.txt"}
-    stripes = {f"p{process:05d}.ogds" for process in range(n_processes)}
-    assert names == stripes | {"manifest.json", "_METADATA"}
+    own = {f"p{n:05d}.{kind}" for n in range(n_processes) for kind in ("ogds", "report.json")}
+    assert names == own | {"manifest.json", "_METADATA"}
     assert ogds.verify(item) == []
 
 
