@@ -137,11 +137,11 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             self._sync_renames()
             prepared.write(target, pool=self._shared_pool(), storage=self._storage)
 
-        future: Future = CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")
+        stored = CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")
+        _await_staged(prepared, stored)
         if jax.process_count() > 1:
-            future = AllStored(future, target, attempt, lambda: self._count_failure(target))
-        prepared.staged.wait()
-        return [future]
+            return [AllStored(stored, target, attempt, lambda: self._count_failure(target))]
+        return [stored]
 
     def save(self, directory: os.PathLike[str], args: ocp.args.CheckpointArgs) -> None:
         """Store the tree before returning; with one process, commit it too.
@@ -302,6 +302,22 @@ def _local(directory: os.PathLike[str]) -> FilePath:
 def _final_name(name: str) -> str:
     """Return the name that Orbax gives a directory in the end."""
     return name.partition(_TEMPORARY)[0] or name
+
+
+def _await_staged(prepared: saving.Prepared, future: Future) -> None:
+    """Wait until the tree is not needed any more, or until the future has ended without `write`.
+
+    Orbax ends it so where the directories are not made; its caller raises the error.
+    """
+
+    def let_go_at_the_end() -> None:
+        with contextlib.suppress(BaseException):
+            future.result()
+        prepared.let_go()
+
+    if not prepared.staged.is_set():
+        threading.Thread(target=let_go_at_the_end, name="orbax_gds_staged", daemon=True).start()
+        prepared.staged.wait()
 
 
 def _await_directories() -> None:

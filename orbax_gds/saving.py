@@ -239,6 +239,11 @@ class Prepared:
         """Set when the tree may be changed, donated or deleted."""
         return self._snapshot.staged
 
+    def let_go(self) -> None:
+        """Let go of tree and words, written or not: donation is in place again."""
+        self._snapshot.words = []
+        self._snapshot.finish()
+
     def each_window(self) -> Iterator[Sequence[Run]]:
         """Yield runs whose words are in host memory; then bring those of the next runs there."""
         if self.staged.is_set():
@@ -299,8 +304,7 @@ class Prepared:
                     with self.watch.time("sync"), writer.meter.measure():
                         file.sync(writer.file_bytes)
         finally:
-            self._snapshot.words = []  # the views go, so that donation is in place again
-            self._snapshot.finish()
+            self.let_go()
         storage.remember(key, writer.meter, writer.file_bytes)
         with self.watch.time("sync"):
             if self.process == 0:

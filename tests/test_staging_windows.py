@@ -1,6 +1,8 @@
 """What accelerators hold comes to host memory in windows that keep a bound, and all is saved."""
 
+import gc
 import threading
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -118,6 +120,37 @@ def test_a_save_that_fails_lets_training_go_on(tmp_path):
         prepared.write(tmp_path / "missing")
     waiting.join(10)
     assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("failing", ["orbax waits", "an older item is synced"])
+def test_a_save_that_fails_before_it_writes_does_not_wait_for_ever(tmp_path, monkeypatch, failing):
+    handler = ogds.GdsCheckpointHandler(ogds.Options(staging_bytes=1))
+
+    def fail(*_, **__):
+        raise IoError(5, "refused")
+
+    manager = ocp.CheckpointManager(tmp_path, item_handlers=handler)
+    if failing == "orbax waits":
+        futures = pytest.importorskip("orbax.checkpoint._src.futures.future")
+        monkeypatch.setattr(futures, "wait_for_signals", fail)
+    else:
+        monkeypatch.setattr(handler, "_sync_renames", fail)
+    raised = []
+
+    def save():
+        try:
+            manager.save(0, args=ogds.args.GdsSave(state(2)))
+            manager.wait_until_finished()
+        except IoError as error:
+            raised.append(error)
+
+    saving_ = threading.Thread(target=save, daemon=True)
+    saving_.start()
+    saving_.join(20)
+    assert not saving_.is_alive()
+    assert len(raised) == 1
+    with warnings.catch_warnings(action="ignore"):
+        gc.collect()  # Orbax never starts the coroutine it was given
 
 
 @settings(max_examples=50)
