@@ -19,7 +19,7 @@ from jax.sharding import Sharding
 from orbax_gds.assemble import assemble
 from orbax_gds.dtypes import dtype_by_name, dtype_of
 from orbax_gds.errors import Unsupported
-from orbax_gds.manifest import Key, LeafSpec, Path, ShardingSpec, path_text
+from orbax_gds.manifest import Key, LeafSpec, Path, ShardingSpec, is_possible, path_text
 from orbax_gds.owners import Replicated, owners
 from orbax_gds.paths import is_empty_node, jax_leaves, loose_text, typed_path, unflatten, utf8
 from orbax_gds.plan import Indices, ShardBox
@@ -103,6 +103,8 @@ def flatten(tree: Any) -> Flat:
             kind = type(value)
             reader = readers.get(kind) or readers.setdefault(kind, _reader(value))
             spec, held = reader(typed_path(keys, known), value, shardings)
+            if spec.shape is not None and not is_possible(spec.shape):
+                raise Unsupported(f"has the shape {spec.shape}, larger than a leaf may be.")
         except Unsupported as error:
             refused.append(f"{loose_text(keys)!r} {error}")
             continue

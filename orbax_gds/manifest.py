@@ -295,7 +295,7 @@ def _problem(leaf: LeafSpec, n_shardings: int) -> str | None:
         return "has a key with an unknown tag"
     if not _is_stored_as_its_type(leaf):
         return f"is {leaf.type} with the dtype {leaf.dtype} and the shape {leaf.shape}"
-    if leaf.shape is not None and not _is_possible(leaf.shape):
+    if leaf.shape is not None and not is_possible(leaf.shape):
         return f"has the impossible shape {leaf.shape}"
     if leaf.prng is not None and (leaf.type, leaf.dtype) != ("jax.Array", "uint32"):
         return f"is {leaf.type} of {leaf.dtype}, which are no PRNG keys"
@@ -312,7 +312,8 @@ def _is_stored_as_its_type(leaf: LeafSpec) -> bool:
     return leaf.dtype is not None and rank is not None and not (scalar and rank)
 
 
-def _is_possible(shape: tuple[int, ...]) -> bool:
+def is_possible(shape: tuple[int, ...]) -> bool:
+    """Whether a leaf may have this shape. FORMAT §8.2."""
     return (
         len(shape) <= MAX_RANK
         and min(shape, default=0) >= 0

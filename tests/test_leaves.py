@@ -475,3 +475,9 @@ def test_a_text_that_is_not_utf_8_is_corrupt():
     flat = leaves.flatten({"text": "a", "raw": b"b"})
     with pytest.raises(Corrupt, match="'text' is no UTF-8"):
         restored(flat, {0: np.array([98], np.uint8), 1: np.array([255], np.uint8)})
+
+
+def test_a_shape_that_no_reader_takes_is_refused_when_it_is_saved():
+    tree = {"a": np.ones(3), "b": np.zeros((2**60, 0), np.uint8)}
+    with pytest.raises(Unsupported, match=r"'b' has the shape"):
+        leaves.flatten(tree)
