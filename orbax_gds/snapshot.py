@@ -217,9 +217,13 @@ class _Gather:
         for one that is under way and then refuses to give the address.
         """
         arrays = self._pick(values)
-        jax.block_until_ready(arrays)
         arena = np.empty(self._n_bytes, np.uint8)
         pieces = self._pieces.copy()
+        try:
+            jax.block_until_ready(arrays)
+        except RuntimeError as error:
+            self._refuse_deleted(arrays, error)
+            raise  # what computes them failed
         pieces[:, 0] = addresses = self._addresses(arrays)
         _native.gather(pieces, arena)
         if not np.array_equal(addresses, self._addresses(arrays)):
@@ -231,15 +235,16 @@ class _Gather:
         try:
             return np.fromiter(map(_ADDRESS, arrays), np.uint64, len(arrays))
         except (RuntimeError, ValueError) as error:
-            gone = (
-                path_text(self._specs[leaf].path)
-                for leaf, array in zip(self._leaves, arrays, strict=True)
-                if array.is_deleted()
-            )
-            raise Unsupported(
-                f"Leaf {next(gone, '?')!r} was deleted or donated by another thread while it was "
-                "saved; nothing was written. Save before donating."
-            ) from error
+            self._refuse_deleted(arrays, error)
+            raise
+
+    def _refuse_deleted(self, arrays: Sequence[jax.Array], error: Exception) -> None:
+        for leaf, array in zip(self._leaves, arrays, strict=True):
+            if array.is_deleted():
+                raise Unsupported(
+                    f"Leaf {path_text(self._specs[leaf].path)!r} was deleted or donated by another "
+                    "thread while it was saved; nothing was written. Save before donating."
+                ) from error
 
 
 def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -183,6 +183,14 @@ def test_an_array_that_is_donated_during_the_save_is_an_error(monkeypatch):
         saving.prepare(tree)
 
 
+def test_an_array_that_is_donated_before_its_words_are_taken_is_named():
+    tree = {"a": jnp.ones(8), "b": jnp.ones(8)}
+    planned, values, _ = cache().plan(tree)
+    tree["b"].delete()
+    with pytest.raises(Unsupported, match=r"'b' was deleted or donated by another thread"):
+        planned.picks.take(values)
+
+
 class Odd:
     """A node whose auxiliary data cannot be compared."""
 
