@@ -25,6 +25,7 @@ from orbax_gds.dropin import RestoreRequest
 from orbax_gds.errors import IoError, NotFound, Unsupported
 from orbax_gds.manifest import Path
 from orbax_gds.options import Options
+from orbax_gds.pacing import Pace
 from orbax_gds.plan_cache import PlanCache
 from orbax_gds.staging import BufferPool
 from orbax_gds.tree_metadata import is_tree_metadata, tree_metadata
@@ -105,6 +106,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         self._pool: BufferPool | None = None
         self._plans: PlanCache | None = None
         self._storage = KnownStorage()
+        self._pace = Pace(self._options.bytes_per_second)
         self._published: set[FilePath] = set()  # items that Orbax renames after us
         self._failed: collections.Counter[FilePath] = collections.Counter()  # saves by directory
         self._lock = threading.Lock()
@@ -135,7 +137,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
 
         async def store() -> None:  # in a thread and a loop of its own, so that it may block
             self._sync_renames()
-            prepared.write(target, pool=self._shared_pool(), storage=self._storage)
+            prepared.write(target, pool=self._shared_pool(), storage=self._storage, pace=self._pace)
 
         stored = CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")
         _await_staged(prepared, stored)
@@ -156,7 +158,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         target = _local(directory)
         prepared = self._prepare(args)
         parents = commit.make_directory(target)
-        prepared.write(target, pool=self._shared_pool(), storage=self._storage)
+        prepared.write(target, pool=self._shared_pool(), storage=self._storage, pace=self._pace)
         if jax.process_count() == 1:
             saving.commit(target, parents)
 

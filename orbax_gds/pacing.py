@@ -7,7 +7,7 @@ _BURST_SECS = 0.1  # chosen: what was not written in time is made up for that lo
 
 
 class Pace:
-    """Makes threads wait so that together they keep a rate.
+    """Makes threads wait so that together they keep a rate, those of several saves too.
 
     Args:
         bytes_per_second: the rate; None never waits.
@@ -17,18 +17,16 @@ class Pace:
         self._rate = bytes_per_second
         self._free_at = time.monotonic()  # when what was let through is paid for
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
 
-    def wait(self, n_bytes: int) -> None:
-        """Wait until so many bytes may be written; they count from then on."""
+    def wait(self, n_bytes: int, stopped: threading.Event) -> None:
+        """Wait until so many bytes may be written, or until nobody will write them.
+
+        They count from then on.
+        """
         if self._rate is None:
             return
         with self._lock:
             now = time.monotonic()
             begins = max(self._free_at, now - _BURST_SECS)
             self._free_at = begins + n_bytes / self._rate
-        self._stopped.wait(max(0.0, begins - now))
-
-    def stop(self) -> None:
-        """Let all who wait go on at once, as they will not write any more."""
-        self._stopped.set()
+        stopped.wait(max(0.0, begins - now))

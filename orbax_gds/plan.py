@@ -243,20 +243,24 @@ def windows(plan: Plan, sizes: Sequence[int], most_bytes: int) -> list[Window]:
     last_run = {shard: number for number, shards in enumerate(needed) for shard in shards}
     found: list[Window] = []
     held: set[int] = set()
+    n_held = 0  # bytes of them
     first, taken = 0, []
 
-    def close(end: int) -> None:
+    def close(end: int) -> int:
         left = tuple(sorted(shard for shard in held if last_run[shard] < end))
         found.append(Window(runs=range(first, end), taken=tuple(taken), left=left))
         held.difference_update(left)
+        return n_held - sum(sizes[shard] for shard in left)
 
     for number, shards in enumerate(needed):
         new = [shard for shard in shards if shard not in held]
-        if number > first and sum(sizes[s] for s in (*held, *new)) > most_bytes and new:
-            close(number)
+        n_new = sum(sizes[shard] for shard in new)
+        if number > first and new and n_held + n_new > most_bytes:
+            n_held = close(number)
             first, taken = number, []
         taken += new
         held.update(new)
+        n_held += n_new
     close(len(needed))
     return found
 

@@ -168,7 +168,7 @@ class PlanCache:
         flat = leaves.flatten(tree)
         boxes = leaves.owned_shards(flat, self._process)
         planned = Planned(flat, boxes, self._process, self._chunk_bytes)
-        if taken is not None:
+        if taken is not None and _is_in_order(tree, taken.values):
             self._keep(_Structure(taken, flat, planned))
         return planned, flat.values, False
 
@@ -207,7 +207,6 @@ class _Structure:
         self.planned = planned
         self._treedef, self._kinds, self._numbering = taken.treedef, taken.kinds, flat.numbering
         held = [number for number, spec in enumerate(flat.specs) if spec.has_words]
-        assert len(held) == len(taken.values), "jax found other leaves the second time"
         self._loose: list[tuple[int, int]] = []  # position among the values, number of the leaf
         arrays: list[int] = []
         for at, number in enumerate(held):
@@ -239,6 +238,17 @@ class _Structure:
             if spec != self.planned.specs[number]:
                 return None
         return values
+
+
+def _is_in_order(tree: Any, values: Sequence[Any]) -> bool:
+    """Whether jax gives the same leaves in the same order when it is asked for their paths.
+
+    A node of a user's may not; then the treedef does not say which leaf has which path.
+    """
+    with_paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return len(with_paths) == len(values) and all(
+        there is here for (_, there), here in zip(with_paths, values, strict=True)
+    )
 
 
 def _equal(treedef: Any, other: Any) -> bool:

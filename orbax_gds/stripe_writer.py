@@ -65,6 +65,7 @@ class StripeWriter:
         file: open for writing, empty.
         pool: buffers that hold a coded run each.
         meter: of what writing takes.
+        pace: that its frames keep.
 
     Attributes:
         uuid: of the stripe, 16 bytes.
@@ -72,7 +73,9 @@ class StripeWriter:
         file_bytes: length of the stripe, once it is written.
     """
 
-    def __init__(self, source: Source, file: File, pool: BufferPool, meter: WriteMeter) -> None:
+    def __init__(
+        self, source: Source, file: File, pool: BufferPool, meter: WriteMeter, pace: Pace
+    ) -> None:
         self.source, self.file, self.pool = source, file, pool
         self.records = np.zeros(source.cut.plan.n_chunks, stripes.RECORD)
         self.uuid = uuid.uuid4().bytes
@@ -83,7 +86,8 @@ class StripeWriter:
         self._offset = 0  # where the next run goes
         self._error: BaseException | None = None
         self.meter = meter
-        self.pace = Pace(source.options.bytes_per_second)
+        self._pace = pace
+        self._stopped = threading.Event()
 
     def write(self) -> None:
         """Write header, layout, frames, index and footer; not synced."""
@@ -130,7 +134,7 @@ class StripeWriter:
         with self._turn:
             self._error = self._error or error
             self._turn.notify_all()
-        self.pace.stop()
+        self._stopped.set()
 
     def _step(self) -> bool:
         with self.pool.acquire() as buffer:
@@ -148,7 +152,7 @@ class StripeWriter:
             records["offset"] += np.uint64(offset)
             if self.source.options.io_rate is not None:
                 with self.source.watch.time("pace"):
-                    self.pace.wait(n_bytes)
+                    self._pace.wait(n_bytes, self._stopped)
             if self._error is not None:
                 return False
             with self.source.watch.time("write"), self.meter.measure():

@@ -4,14 +4,16 @@ import threading
 import time
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 import orbax_gds as ogds
-from orbax_gds import pacing
+from orbax_gds import pacing, saving
 from orbax_gds.errors import IoError
 from orbax_gds.pacing import Pace
 
 MIB = 1 << 20
+NEVER = threading.Event()
 
 
 @pytest.mark.parametrize("n_threads", [1, 4])
@@ -21,7 +23,7 @@ def test_threads_keep_the_rate_together(n_threads):
 
     def write():
         for _ in range(40 // n_threads):
-            pace.wait(MIB)
+            pace.wait(MIB, NEVER)
 
     threads = [threading.Thread(target=write) for _ in range(n_threads)]
     for thread in threads:
@@ -36,7 +38,7 @@ def test_threads_keep_the_rate_together(n_threads):
 def test_without_a_rate_nobody_waits():
     began = time.monotonic()
     for _ in range(1000):
-        Pace(None).wait(1 << 40)
+        Pace(None).wait(1 << 40, NEVER)
     assert time.monotonic() - began < 1
 
 
@@ -45,16 +47,17 @@ def test_time_that_was_not_used_is_not_saved_up():
     pace._free_at -= 3600
     began = time.monotonic()
     for _ in range(4):
-        pace.wait(MIB)
+        pace.wait(MIB, NEVER)
     assert time.monotonic() - began >= 0.3 - pacing._BURST_SECS - 0.01
 
 
 def test_who_waits_goes_on_when_it_is_called_off():
     pace = Pace(MIB)
-    pace.wait(3600 * MIB)
-    waiting = threading.Thread(target=pace.wait, args=(1,), daemon=True)
+    pace.wait(3600 * MIB, NEVER)
+    stopped = threading.Event()
+    waiting = threading.Thread(target=pace.wait, args=(1, stopped), daemon=True)
     waiting.start()
-    pace.stop()
+    stopped.set()
     waiting.join(10)
     assert not waiting.is_alive()
 
@@ -67,9 +70,21 @@ def test_a_save_keeps_its_io_rate(tmp_path):
     assert ogds.restore(tmp_path / "item")["w"].tobytes() == tree["w"].tobytes()
 
 
+def test_the_items_of_a_step_share_their_io_rate(tmp_path):
+    arrays = np.random.default_rng(0).integers(0, 255, (2, 12 * MIB), np.uint8)
+    options = ogds.Options(io_rate=40 * MIB, codec="off", workers=2, derive=False)
+    handler = ogds.GdsCheckpointHandler(options)
+    with ocp.CheckpointManager(tmp_path, item_handlers={"a": handler, "b": handler}) as manager:
+        began = time.monotonic()
+        items = {"a": ogds.args.GdsSave(arrays[0]), "b": ogds.args.GdsSave(arrays[1])}
+        manager.save(0, args=ocp.args.Composite(**items))
+        manager.wait_until_finished()
+    assert time.monotonic() - began >= (24 - 8) / 40 - pacing._BURST_SECS
+
+
 def test_a_paced_save_that_fails_does_not_wait(tmp_path, monkeypatch):
     tree = {"w": np.random.default_rng(0).integers(0, 255, 40 * MIB, np.uint8)}
-    prepared = ogds.saving.prepare(tree, options=ogds.Options(io_rate=MIB, codec="off", workers=2))
+    prepared = saving.prepare(tree, options=ogds.Options(io_rate=MIB, codec="off", workers=2))
 
     def fails(*_):
         raise OSError(28, "No space left on device")

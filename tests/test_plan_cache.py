@@ -93,7 +93,7 @@ def test_whatever_changes_between_two_saves_the_stored_step_follows(tmp_path, ch
     tree = state()
     save(plans, tree, tmp_path / "0")
     changed = CHANGES[change](tree)
-    assert save(plans, changed, tmp_path / "1") == (change in ("value", "number of another value"))
+    assert save(plans, changed, tmp_path / "1") == (change == "value")
     assert_same_bits(ogds.restore(tmp_path / "1", changed), changed)
     assert save(plans, tree, tmp_path / "2")
     assert_same_bits(ogds.restore(tmp_path / "2", tree), tree)
@@ -101,7 +101,7 @@ def test_whatever_changes_between_two_saves_the_stored_step_follows(tmp_path, ch
         assert ogds.verify(tmp_path / step) == []
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(trees(), min_size=1, max_size=3))
 def test_trees_of_any_kind_come_back_from_a_warm_cache(tmp_path_factory, several):
     path = tmp_path_factory.mktemp("items")
@@ -209,6 +209,33 @@ def test_nodes_that_cannot_be_compared_are_planned_anew():
         planned, values, known = plans.plan([Odd(jnp.ones(3), np.arange(4))])
         assert not known
         assert len(planned.specs) == len(values) == 1
+
+
+class Turned:
+    """A node that gives its children in another order where it gives their keys."""
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+
+jax.tree_util.register_pytree_with_keys(
+    Turned,
+    lambda t: (
+        ((jax.tree_util.GetAttrKey("b"), t.b), (jax.tree_util.GetAttrKey("a"), t.a)),
+        None,
+    ),
+    lambda _, children: Turned(*children),
+    lambda t: ((t.a, t.b), None),
+)
+
+
+def test_nodes_that_jax_flattens_in_two_orders_are_planned_anew():
+    plans = cache()
+    for children in ((jnp.zeros(3), jnp.ones(3)), (np.zeros(3), np.ones(3)), (0, 1)) * 2:
+        planned, values, known = plans.plan(Turned(*children))
+        assert not known
+        assert [spec.path[0][1] for spec in planned.specs] == ["b", "a"]
+        assert [float(np.ravel(value)[0]) for value in values] == [1, 0]
 
 
 def test_threads_share_a_cache(tmp_path):
