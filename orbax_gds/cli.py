@@ -90,10 +90,12 @@ def main() -> None:
     """Look at checkpoints of orbax_gds and check them.
 
     PATH is an item, a step with one item, or a checkpoint root, which means its latest step.
+
+    Exit status: 0 all is well, 1 problems were found, 2 wrong usage or nothing that could be read.
     """
 
 
-@main.command()
+@main.command(short_help="List steps and items, or the leaves of an item.")
 @_path_argument
 @_json_option
 def ls(path: FilePath, as_json: bool) -> None:
@@ -114,7 +116,7 @@ def ls(path: FilePath, as_json: bool) -> None:
     _print_table([(e.step or "", e.item, size_text(e.n_bytes), e.state) for e in entries])
 
 
-@main.command("inspect")
+@main.command("inspect", short_help="Show what an item holds and how it was coded.")
 @_path_argument
 @_json_option
 @click.option(
@@ -169,7 +171,7 @@ def verify_command(path: FilePath, as_json: bool) -> None:
     click.echo(shown(f"{item}: every byte is as it was written."), err=True)
 
 
-@main.command("report")
+@main.command("report", short_help="Show what the save of an item took.")
 @_path_argument
 @_json_option
 def report_command(path: FilePath, as_json: bool) -> None:
@@ -196,10 +198,16 @@ def bench() -> None:
     """Measure on this machine, with your own data."""
 
 
-@bench.command("codec")
+@bench.command("codec", short_help="Run every codec and installed peer on your arrays.")
 @_path_argument
 @_json_option
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Threads of each codec, and of memcpy; some peers use one whatever is given.",
+)
 @click.option(
     "--limit",
     "limit_bytes",
@@ -294,7 +302,7 @@ def spec(as_json: bool) -> None:
         click.echo(text, nl=False)
 
 
-@main.command()
+@main.command(short_help="Train, be killed while saving, resume, compare.")
 @click.option("--keep", type=click.Path(path_type=FilePath), help="Leave the checkpoints here.")
 @_json_option
 def demo(keep: FilePath | None, as_json: bool) -> NoReturn:
