@@ -248,6 +248,7 @@ def test_save_that_landed_at_once_dilates_no_step() -> None:
     assert found["lost_s"] == 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_disk_wait")
 def test_training_cell_measures_every_save_but_the_first(tmp_path: Path, state_file: Path) -> None:
     directory = tmp_path / "steps"

@@ -41,7 +41,7 @@ def copy(tmp_path, pristine):
 def test_flipped_bits_are_refused_by_restore_and_verify(copy, pristine):
     rng = np.random.default_rng(0)
     for name, data in pristine.items():
-        for at in rng.choice(len(data), min(80, len(data)), replace=False).tolist():
+        for at in rng.choice(len(data), min(50, len(data)), replace=False).tolist():
             flipped = bytearray(data)
             flipped[at] ^= 1 << int(rng.integers(8))
             _damaged(copy, name, bytes(flipped))

@@ -44,6 +44,7 @@ def restored_by_one(item, seed=0) -> None:
     several.assert_restored(ogds.restore(item, several.tree_of()), seed)
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_save_and_restore_it(tmp_path):
     several.run_job("save_and_restore", tmp_path, 2)
     assert_shared(tmp_path / "0" / "default", 2)
