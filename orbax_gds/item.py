@@ -14,6 +14,7 @@ import numpy as np
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
 from orbax_gds.commit import io_context, read_manifest
+from orbax_gds.coverage import check_coverage
 from orbax_gds.derived import DerivedShard, by_leaf, problems
 from orbax_gds.drivers import Driver, File, open_driver
 from orbax_gds.dtypes import DTYPES, Dtype, dtype_by_name
@@ -27,7 +28,6 @@ from orbax_gds.read_plan import (
     Read,
     Strided,
     Wanted,
-    check_coverage,
     chunk_table,
     copy_rows,
     numbers_by_leaf,

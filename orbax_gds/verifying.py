@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path as FilePath
 
 from orbax_gds.commit import read_manifest
+from orbax_gds.coverage import check_coverage
 from orbax_gds.derived import DerivedShard, problems
 from orbax_gds.drivers import open_driver
 from orbax_gds.dtypes import dtype_by_name
@@ -15,7 +16,6 @@ from orbax_gds.errors import Corrupt, OgdsError
 from orbax_gds.manifest import MANIFEST_NAME, Manifest, StripeSpec, crc_text, path_text
 from orbax_gds.options import Options
 from orbax_gds.plan import StoredShard
-from orbax_gds.read_plan import check_coverage
 from orbax_gds.stripe_check import Findings, StripeCheck
 
 __all__ = ["Problem", "Progress", "verify"]

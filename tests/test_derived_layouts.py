@@ -25,6 +25,7 @@ import orbax_gds as ogds
 from orbax_gds import stripe as stripes
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Shard
+from orbax_gds.coverage import check_coverage
 from orbax_gds.derived import DerivedShard, Rule, by_leaf, problems
 from orbax_gds.dtypes import dtype_by_name, dtype_of, words_of
 from orbax_gds.errors import Corrupt, OgdsError, Unsupported
@@ -33,7 +34,6 @@ from orbax_gds.parts import parts_of
 from orbax_gds.plan import ShardBox
 from orbax_gds.read_plan import (
     Wanted,
-    check_coverage,
     chunk_table,
     numbers_by_leaf,
     plan_reads,

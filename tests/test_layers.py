@@ -16,7 +16,7 @@ LAYERS = (
     ("codecs", "drivers", "plan"),
     ("derived",),
     ("parts",),
-    ("read_plan", "stripe", "sidecar", "paths", "deriving", "bandwidth", "owners"),
+    ("coverage", "read_plan", "stripe", "sidecar", "paths", "deriving", "bandwidth", "owners"),
     ("pending",),
     ("commit", "shardings", "targets", "stripe_check", "weighing"),
     ("item", "kept_reports", "listing", "verifying", "tree_metadata", "wants"),
