@@ -253,7 +253,7 @@ Status decode_ans(PayloadReader& in, NormalRuns runs, uint32_t n_words, uint32_t
     build_table(header.counts, workspace.ans.decode);
     Predictor predictor(header.model.prediction, header.model.emax, runs, dtype,
                         workspace.predicted);
-    Places places(words, runs, dtype.container_bytes);
+    Places places(words, runs, dtype.container_bytes, workspace.keeps_words);
     return each_sub_block(n_normal_words, [&](uint32_t m) {
         const Status status = decode_sub_block(in, m, dtype, header, predictor.next(m),
                                                workspace.words, workspace);

@@ -171,4 +171,44 @@ void RunArguments::require_apart_from(const Buffer& other, const char* name) con
     }
 }
 
+BaseArguments::BaseArguments(nb::sequence bases, size_t n_chunks) {
+    for (nb::handle link : bases) {
+        if (nb::len(link) != 2) {
+            refuse("bases holds pairs of frames and records.");
+        }
+        const Buffer& frames = held_.emplace_back(link[0], "frames of a base",
+                                                  Buffer::Access::kRead);
+        const Buffer& records = held_.emplace_back(link[1], "records of a base",
+                                                   Buffer::Access::kRead);
+        if (records.rows("records of a base", kIndexRecordBytes, 1) != n_chunks) {
+            refuse("The records of a base are not as many as the ", n_chunks, " chunks.");
+        }
+        links_.push_back({frames.bytes(), records.bytes().data()});
+    }
+}
+
+void BaseArguments::require_apart_from(const Buffer& written, const char* name) const {
+    for (const Buffer& held : held_) {
+        require_apart(written, name, held, "a base");
+    }
+}
+
+BaseWords::BaseWords(nb::handle words, uint32_t payload_crc, const Dtype& dtype,
+                     size_t n_words) {
+    if (words.is_none()) {
+        return;
+    }
+    held_.emplace(words, "base", Buffer::Access::kRead);
+    if (held_->words("base", dtype) != n_words) {
+        refuse("base has ", held_->words("base", dtype), " words, the chunk ", n_words, ".");
+    }
+    base_ = {held_->bytes().data(), payload_crc};
+}
+
+void BaseWords::require_apart_from(const Buffer& written, const char* name) const {
+    if (held_.has_value()) {
+        require_apart(written, name, *held_, "base");
+    }
+}
+
 }  // namespace ogds

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,6 +78,7 @@ public:
     std::span<const RunChunk> chunks() const noexcept { return chunks_; }
     std::span<const Segment> segments() const noexcept { return segments_; }
     std::span<const std::span<uint8_t>> buffers() const noexcept { return spans_; }
+    const Buffer& buffer(size_t i) const noexcept { return held_[i]; }
     std::span<const std::span<const uint8_t>> readable() const noexcept { return readable_; }
 
 private:
@@ -88,6 +90,34 @@ private:
     std::vector<std::span<const uint8_t>> readable_;
     std::vector<Segment> segments_;
     std::vector<RunChunk> chunks_;
+};
+
+// The frames of the bases of a run: pairs of bytes and their records, one a link.
+class BaseArguments {
+public:
+    BaseArguments(nanobind::sequence bases, size_t n_chunks);
+
+    std::span<const BaseLink> links() const noexcept { return links_; }
+
+    // Refuses a buffer that is written and shares memory with a link.
+    void require_apart_from(const Buffer& written, const char* name) const;
+
+private:
+    std::deque<Buffer> held_;
+    std::vector<BaseLink> links_;
+};
+
+// The words of the base of one frame, or None.
+class BaseWords {
+public:
+    BaseWords(nanobind::handle words, uint32_t payload_crc, const Dtype& dtype, size_t n_words);
+
+    const Base& base() const noexcept { return base_; }
+    void require_apart_from(const Buffer& written, const char* name) const;
+
+private:
+    std::optional<Buffer> held_;
+    Base base_;
 };
 
 }  // namespace ogds

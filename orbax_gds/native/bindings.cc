@@ -163,6 +163,8 @@ EncodeOptions options_of(const std::string& codec, int zstd_level, std::optional
         options.codec = CodecChoice::kAns;
     } else if (one_frame && codec == "huffman") {
         options.codec = CodecChoice::kHuffman;
+    } else if (one_frame && codec == "delta") {
+        options.codec = CodecChoice::kDelta;
     } else if (codec == "max") {
         options.codec = CodecChoice::kMax;
     } else if (one_frame && codec == "zstd") {
@@ -170,7 +172,7 @@ EncodeOptions options_of(const std::string& codec, int zstd_level, std::optional
     } else if (codec != "auto") {
         refuse("codec must be ",
                one_frame ? "'auto', 'fast', 'max', 'off', 'raw', 'ladder', 'modelled', 'ans', "
-                           "'zstd' or 'huffman'"
+                           "'zstd', 'huffman' or 'delta'"
                          : "'auto', 'fast', 'max' or 'off'",
                ", not '", codec, "'.");
     }
@@ -194,7 +196,7 @@ void check_records(const Buffer& records, size_t n_chunks) {
 
 size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunks, nb::handle out,
                      nb::handle records, const std::string& codec, size_t align_bytes,
-                     int zstd_level) {
+                     int zstd_level, nb::sequence bases) {
     const EncodeOptions options = options_of(codec, zstd_level, std::nullopt, false);
     const RunArguments run(buffers, segments, chunks, Buffer::Access::kRead);
     run.require_cover();
@@ -204,6 +206,9 @@ size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunk
     const Buffer out_buffer(out, "out", Buffer::Access::kWrite);
     const Buffer record_buffer(records, "records", Buffer::Access::kWrite);
     check_records(record_buffer, run.chunks().size());
+    const BaseArguments links(bases, run.chunks().size());
+    links.require_apart_from(out_buffer, "out");
+    links.require_apart_from(record_buffer, "records");
     run.require_apart_from(out_buffer, "out");
     run.require_apart_from(record_buffer, "records");
     require_apart(out_buffer, "out", record_buffer, "records");
@@ -219,7 +224,8 @@ size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunk
         const nb::gil_scoped_release release;
         result = encode_run(run.readable(), run.segments(), run.chunks(), options, align_bytes,
                             out_buffer.bytes(), record_buffer.bytes().data(),
-                            mine->words(scratch_bytes(run.chunks())), mine->workspace());
+                            mine->words(scratch_bytes(run.chunks(), !links.links().empty())),
+                            mine->workspace(), links.links());
     }
     zstd.rethrow();
     if (result.status != Status::kOk) {
@@ -229,21 +235,28 @@ size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunk
 }
 
 std::pair<int, size_t> py_decode_run(nb::handle frames, nb::handle records, nb::handle chunks,
-                                     nb::sequence buffers, nb::handle segments, bool check_only) {
+                                     nb::sequence buffers, nb::handle segments, bool check_only,
+                                     nb::sequence bases) {
     const RunArguments run(buffers, segments, chunks, Buffer::Access::kWrite, !check_only);
     const Buffer frame_buffer(frames, "frames", Buffer::Access::kRead);
     const Buffer record_buffer(records, "records", Buffer::Access::kRead);
     check_records(record_buffer, run.chunks().size());
     run.require_apart_from(frame_buffer, "frames");
     run.require_apart_from(record_buffer, "records");
+    const BaseArguments links(bases, run.chunks().size());
+    for (size_t i = 0; i < run.buffers().size(); ++i) {
+        links.require_apart_from(run.buffer(i), ("buffer " + std::to_string(i)).c_str());
+    }
     const Lease mine;
     const ZstdCalls zstd(mine->workspace());
     RunResult result;
     {
         const nb::gil_scoped_release release;
-        const size_t needed = run.segments().empty() ? 0 : scratch_bytes(run.chunks());
+        const bool needs_none = run.segments().empty() && links.links().empty();
+        const size_t needed = needs_none ? 0 : scratch_bytes(run.chunks());
         result = decode_run(frame_buffer.bytes(), record_buffer.bytes().data(), run.chunks(),
-                            run.buffers(), run.segments(), mine->words(needed), mine->workspace());
+                            run.buffers(), run.segments(), mine->words(needed), mine->workspace(),
+                            links.links());
     }
     zstd.rethrow();
     return {static_cast<int>(result.status), result.chunk};
@@ -281,7 +294,8 @@ bool py_derives(nb::handle source, nb::handle target, int rule) {
 
 nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
                           const std::string& codec, std::optional<bool> block_map,
-                          int zstd_level, uint32_t columns) {
+                          int zstd_level, uint32_t columns, nb::object base,
+                          uint32_t base_crc32c) {
     const Dtype& known = checked_dtype(dtype);
     const EncodeOptions options = options_of(codec, zstd_level, block_map, true);
     const Buffer buffer(words, "words", Buffer::Access::kRead);
@@ -291,6 +305,7 @@ nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
     if (columns > n) {
         refuse("There are ", columns, " columns, but only ", n, " words.");
     }
+    const BaseWords base_words(base, base_crc32c, known, n);
     const size_t room = max_forced_frame_bytes(n, known);
     const auto out = std::make_unique_for_overwrite<uint8_t[]>(room);
     FrameHeader header;
@@ -300,7 +315,8 @@ nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
     {
         const nb::gil_scoped_release release;
         status = encode_frame(buffer.bytes(), {chunk, n, static_cast<uint8_t>(dtype), columns},
-                              options, {out.get(), room}, mine->workspace(), header);
+                              options, {out.get(), room}, mine->workspace(), header,
+                              base_words.base());
     }
     zstd.rethrow();
     if (status != Status::kOk) {
@@ -309,7 +325,7 @@ nb::bytes py_encode_frame(nb::handle words, uint32_t dtype, uint32_t chunk,
     return nb::bytes(out.get(), header.frame_bytes);
 }
 
-int py_decode_frame(nb::handle frame, nb::handle words) {
+int py_decode_frame(nb::handle frame, nb::handle words, nb::object base, uint32_t base_crc32c) {
     const Buffer buffer(frame, "frame", Buffer::Access::kRead);
     const Buffer out(words, "words_out", Buffer::Access::kWrite);
     require_apart(out, "words_out", buffer, "frame");
@@ -319,11 +335,17 @@ int py_decode_frame(nb::handle frame, nb::handle words) {
         out.words("words_out", dtype_of(header.dtype)) != header.n_words) {
         status = Status::kLayoutMismatch;
     }
+    if (status != Status::kOk) {
+        return static_cast<int>(status);
+    }
+    const BaseWords base_words(base, base_crc32c, dtype_of(header.dtype), header.n_words);
+    base_words.require_apart_from(out, "words_out");
     const Lease mine;
     const ZstdCalls zstd(mine->workspace());
-    if (status == Status::kOk) {
+    {
         const nb::gil_scoped_release release;
-        status = decode_frame(buffer.bytes(), header, out.bytes(), mine->workspace());
+        status = decode_frame(buffer.bytes(), header, out.bytes(), mine->workspace(),
+                              base_words.base());
     }
     zstd.rethrow();
     return static_cast<int>(status);
@@ -336,6 +358,7 @@ nb::dict streams_of(const FrameInfo& info) {
             streams[name] = n_bytes;
         }
     };
+    add("base", info.base_bytes);
     add("block_map", info.map_bytes);
     add("constants", info.constants_bytes);
     add("raw", info.raw_bytes);
@@ -351,6 +374,7 @@ nb::dict streams_of(const FrameInfo& info) {
         streams[("level " + std::to_string(l)).c_str()] = info.level_bytes[l];
     }
     add("escapes", info.escape_bytes);
+    add("planes", info.plane_bytes);
     return streams;
 }
 
@@ -376,6 +400,7 @@ nb::dict py_frame_info(nb::handle frame) {
     result["chunk"] = header.chunk;
     result["n_zero_blocks"] = info.blocks.n_zero;
     result["n_constant_blocks"] = info.blocks.n_constant;
+    result["n_same_blocks"] = info.blocks.n_same;
     result["columns"] = info.columns;
     result["sign_slot"] = info.sign_slot;
     result["no_signs"] = info.no_signs;
@@ -409,15 +434,18 @@ NB_MODULE(_native, m) {
     m.def("max_frame_bytes", &py_max_frame_bytes, nb::arg("n_words"), nb::arg("dtype"));
     m.def("encode_run", &py_encode_run, nb::arg("buffers"), nb::arg("segments"), nb::arg("chunks"),
           nb::arg("out"), nb::arg("records"), nb::kw_only(), nb::arg("codec"),
-          nb::arg("align_bytes"), nb::arg("zstd_level") = 0);
+          nb::arg("align_bytes"), nb::arg("zstd_level") = 0, nb::arg("bases") = nb::tuple());
     m.def("decode_run", &py_decode_run, nb::arg("frames"), nb::arg("records"), nb::arg("chunks"),
-          nb::arg("buffers"), nb::arg("segments"), nb::kw_only(), nb::arg("check_only") = false);
+          nb::arg("buffers"), nb::arg("segments"), nb::kw_only(), nb::arg("check_only") = false,
+          nb::arg("bases") = nb::tuple());
     m.def("gather", &py_gather, nb::arg("pieces"), nb::arg("out"));
     m.def("derives", &py_derives, nb::arg("source"), nb::arg("target"), nb::arg("rule"));
     m.def("encode_frame", &py_encode_frame, nb::arg("words"), nb::arg("dtype"), nb::kw_only(),
           nb::arg("chunk") = 0, nb::arg("codec") = "auto", nb::arg("block_map") = nb::none(),
-          nb::arg("zstd_level") = 3, nb::arg("columns") = 0);
-    m.def("decode_frame", &py_decode_frame, nb::arg("frame"), nb::arg("words_out"));
+          nb::arg("zstd_level") = 3, nb::arg("columns") = 0, nb::arg("base") = nb::none(),
+          nb::arg("base_crc32c") = 0);
+    m.def("decode_frame", &py_decode_frame, nb::arg("frame"), nb::arg("words_out"), nb::kw_only(),
+          nb::arg("base") = nb::none(), nb::arg("base_crc32c") = 0);
     m.def("frame_info", &py_frame_info, nb::arg("frame"));
     if (const char* forced = std::getenv("ORBAX_GDS_ISA"); forced != nullptr && *forced != '\0') {
         use_isa(forced);

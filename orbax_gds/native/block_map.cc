@@ -64,6 +64,30 @@ BlockCode classify(const uint8_t* words, size_t n_bytes, const Dtype& dtype) noe
     return pattern == 0 ? BlockCode::kZero : BlockCode::kConstant;
 }
 
+// Whether the words are the base's; ends at the first 64 bytes that differ.
+bool is_unchanged(const uint8_t* words, const uint8_t* base, size_t n_bytes,
+                  const Dtype& dtype) noexcept {
+    const uint64_t mask = word_mask(dtype);
+    size_t i = 0;
+    for (; i + 64 <= n_bytes; i += 64) {
+        uint64_t different = 0;
+        for (uint32_t k = 0; k < 64; k += 8) {
+            different |= (load_u64le(words + i + k) ^ load_u64le(base + i + k)) & mask;
+        }
+        if (different != 0) {
+            return false;
+        }
+    }
+    for (; i + 8 <= n_bytes; i += 8) {
+        if (((load_u64le(words + i) ^ load_u64le(base + i)) & mask) != 0) {
+            return false;
+        }
+    }
+    const uint64_t rest = load_partial_u64le(words + i, n_bytes - i) ^
+                          load_partial_u64le(base + i, n_bytes - i);
+    return (rest & mask) == 0;
+}
+
 void fill_words(uint8_t* words, size_t n_bytes, uint64_t pattern) noexcept {
     if (pattern == 0) {
         std::memset(words, 0, n_bytes);
@@ -101,8 +125,9 @@ Run NormalRuns::next(uint32_t max_words) noexcept {
     return {first, at_ - first};
 }
 
-bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype, uint8_t* map,
-                     PayloadWriter& out, MapCounts& counts) noexcept {
+bool write_block_map(const uint8_t* words, const uint8_t* base, uint32_t n_words,
+                     const Dtype& dtype, uint8_t* map, PayloadWriter& out,
+                     MapCounts& counts) noexcept {
     counts = {};
     uint8_t* written = out.reserve(map_bytes_of(n_words));
     if (written == nullptr) {
@@ -117,7 +142,12 @@ bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype,
         if (b + kPrefetchBlocks < n_blocks) {
             __builtin_prefetch(block + kPrefetchBlocks * block_bytes);
         }
-        const BlockCode code = classify(block, size_t{n} * dtype.container_bytes, dtype);
+        const size_t n_bytes = size_t{n} * dtype.container_bytes;
+        BlockCode code = classify(block, n_bytes, dtype);
+        if (base != nullptr && is_unchanged(block, base + b * block_bytes, n_bytes, dtype)) {
+            ++counts.n_unchanged;
+            code = code == BlockCode::kNormal ? BlockCode::kSame : code;
+        }
         if (code == BlockCode::kNormal) {
             counts.n_normal_words += n;
             continue;
@@ -125,6 +155,10 @@ bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype,
         map[b / 4] = static_cast<uint8_t>(map[b / 4] | static_cast<uint8_t>(code) << 2 * (b % 4));
         if (code == BlockCode::kZero) {
             ++counts.n_zero;
+            continue;
+        }
+        if (code == BlockCode::kSame) {
+            ++counts.n_same;
             continue;
         }
         ++counts.n_constant;
@@ -140,17 +174,20 @@ bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype,
 }
 
 bool map_pays(const MapCounts& counts, uint32_t n_words, const Dtype& dtype) noexcept {
-    const size_t saved_words = n_words - counts.n_normal_words;
+    // Of what is the base's a delta would take an eighth of a bit a word.
+    const size_t same_words = size_t{kBlockWords} * counts.n_same;
+    const size_t other_words = n_words - counts.n_normal_words;
+    const size_t saved_words = other_words - std::min(other_words, same_words);
     // The ladder would write the planes and a bit a word at least.
     const size_t saved_bytes = dtype.split == Split::kNone
                                    ? raw_bytes(dtype, saved_words)
                                    : saved_words * (dtype.container_bytes - 1u) + saved_words / 8;
-    return saved_bytes >
+    return saved_bytes + same_words / 64 >
            map_bytes_of(n_words) + size_t{counts.n_constant} * dtype.container_bytes;
 }
 
-Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype, uint8_t* copy,
-                      BlockMap& map) noexcept {
+Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype, bool has_base,
+                      uint8_t* copy, BlockMap& map) noexcept {
     const uint32_t n_blocks = n_blocks_of(n_words);
     map = {};
     const uint8_t* stored = in.take(map_bytes_of(n_words));
@@ -167,8 +204,11 @@ Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype, u
             case BlockCode::kNormal: map.counts.n_normal_words += words_in_block(b, n_words); break;
             case BlockCode::kZero: ++map.counts.n_zero; break;
             case BlockCode::kConstant: ++map.counts.n_constant; break;
-            case BlockCode::kReserved: return Status::kMapReservedCode;
+            case BlockCode::kSame: ++map.counts.n_same; break;
         }
+    }
+    if (map.counts.n_same != 0 && !has_base) {
+        return Status::kMapReservedCode;
     }
     map.constants = in.take(size_t{map.counts.n_constant} * dtype.container_bytes);
     if (map.constants == nullptr) {
@@ -179,7 +219,7 @@ Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype, u
                : Status::kMapConstantBits;
 }
 
-void fill_blocks(const BlockMap& map, uint32_t n_words, const Dtype& dtype,
+void fill_blocks(const BlockMap& map, uint32_t n_words, const Dtype& dtype, const uint8_t* base,
                  uint8_t* words) noexcept {
     const size_t block_bytes = size_t{kBlockWords} * dtype.container_bytes;
     const uint8_t* constant = map.constants;
@@ -189,6 +229,12 @@ void fill_blocks(const BlockMap& map, uint32_t n_words, const Dtype& dtype,
             continue;
         }
         const size_t n_bytes = size_t{words_in_block(b, n_words)} * dtype.container_bytes;
+        if (code == BlockCode::kSame) {
+            if (base != words) {
+                std::memcpy(words + b * block_bytes, base + b * block_bytes, n_bytes);
+            }
+            continue;
+        }
         uint64_t pattern = 0;
         if (code == BlockCode::kConstant) {
             pattern = repeated(constant, dtype);

@@ -13,7 +13,7 @@ namespace ogds {
 inline constexpr uint32_t kBlockWords = 256;
 inline constexpr uint32_t kMaxChunkWords = uint32_t{1} << 28;
 
-enum class BlockCode : uint8_t { kNormal = 0, kZero = 1, kConstant = 2, kReserved = 3 };
+enum class BlockCode : uint8_t { kNormal = 0, kZero = 1, kConstant = 2, kSame = 3 };
 
 constexpr uint32_t n_blocks_of(uint32_t n_words) noexcept {
     return (n_words + kBlockWords - 1) / kBlockWords;
@@ -31,6 +31,8 @@ inline BlockCode block_code(const uint8_t* map, uint32_t block) noexcept {
 struct MapCounts {
     uint32_t n_zero = 0;      // blocks
     uint32_t n_constant = 0;  // blocks
+    uint32_t n_same = 0;      // blocks: the base's
+    uint32_t n_unchanged = 0;  // blocks of any code that are the base's; not known to a reader
     uint32_t n_normal_words = 0;
 };
 
@@ -62,12 +64,15 @@ struct ChunkWords {
     uint32_t n_words;
     uint32_t n_normal_words;
     uint32_t columns;  // words in a row where the chunk is a matrix, else 0
+    const uint8_t* base = nullptr;  // the words of the base, if it is known
 };
 
 // Makes the map of a chunk and writes it and the constants to `out`. False if it found no room.
-// `map` has room for map_bytes_of(n_words) and keeps a map that nobody else can change.
-bool write_block_map(const uint8_t* words, uint32_t n_words, const Dtype& dtype, uint8_t* map,
-                     PayloadWriter& out, MapCounts& counts) noexcept;
+// `base` is nullptr or the words of the base. `map` has room for map_bytes_of(n_words) and keeps a
+// map that nobody else can change.
+bool write_block_map(const uint8_t* words, const uint8_t* base, uint32_t n_words,
+                     const Dtype& dtype, uint8_t* map, PayloadWriter& out,
+                     MapCounts& counts) noexcept;
 
 // Whether a map with these counts makes the payload smaller, whatever the codec.
 bool map_pays(const MapCounts& counts, uint32_t n_words, const Dtype& dtype) noexcept;
@@ -81,11 +86,12 @@ struct BlockMap {
 
 // Copies the map to `copy` (room for map_bytes_of(n_words)) before it looks at it: the caller's
 // memory may change at any time, and what follows must not leave the bounds that were counted.
-Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype, uint8_t* copy,
-                      BlockMap& map) noexcept;
+// Without has_base blocks that are the base's are refused.
+Status read_block_map(PayloadReader& in, uint32_t n_words, const Dtype& dtype, bool has_base,
+                      uint8_t* copy, BlockMap& map) noexcept;
 
-// Writes the words of the zero and constant blocks to their places.
-void fill_blocks(const BlockMap& map, uint32_t n_words, const Dtype& dtype,
+// Writes the words of the blocks that are not normal to their places. `base` may be `words`.
+void fill_blocks(const BlockMap& map, uint32_t n_words, const Dtype& dtype, const uint8_t* base,
                  uint8_t* words) noexcept;
 
 }  // namespace ogds

@@ -289,6 +289,22 @@ Status encode_each_way(const ChunkWords& chunk, const Dtype& dtype, PayloadWrite
 
 }  // namespace
 
+ExpectedBits expect_floats(const ChunkWords& chunk, const Dtype& dtype,
+                           PayloadWriter out) noexcept {
+    ExponentCounts counts;
+    LadderTables tables;
+    sample_exponents(chunk.words, chunk.map, chunk.n_words, dtype, counts);
+    auto bits = static_cast<int64_t>(choose_tables(counts, tables));
+    ModelledPlan plan;
+    if (is_modelled(dtype.split) &&
+        plan_modelled(chunk, dtype, counts, false, offsets_in(out, chunk), plan)) {
+        bits = std::min(bits, plan.bits);
+    }
+    const int64_t raw = int64_t{counts.total} * dtype.bits;
+    const int64_t all = bits + int64_t{counts.total} * rest_bits(dtype.split);
+    return {static_cast<uint64_t>(std::clamp<int64_t>(all, 0, raw)), counts.total};
+}
+
 Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOptions& options,
                     PayloadWriter& out, Workspace& workspace, Codec& codec) noexcept {
     const NormalRuns runs(chunk.map, chunk.n_words);

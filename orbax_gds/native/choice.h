@@ -8,7 +8,15 @@
 
 namespace ogds {
 
-enum class Codec : uint8_t { kRaw = 0, kLadder = 1, kModelled = 2, kAns = 3, kZstd = 4, kHuffman = 5 };
+enum class Codec : uint8_t {
+    kRaw = 0,
+    kLadder = 1,
+    kModelled = 2,
+    kAns = 3,
+    kZstd = 4,
+    kHuffman = 5,
+    kDelta = 6,
+};
 
 enum class CodecChoice : uint8_t {
     kFast,      // ladder of a single level or raw, as a sample says; raw if less than 2 % is saved
@@ -21,6 +29,7 @@ enum class CodecChoice : uint8_t {
     kAns,       // always
     kZstd,      // always
     kHuffman,   // always
+    kDelta,     // always; a base is needed
 };
 
 enum class MapChoice : uint8_t {
@@ -38,5 +47,15 @@ struct EncodeOptions {
 // Codes the normal words; leaves in `codec` which codec did it.
 Status encode_words(const ChunkWords& chunk, const Dtype& dtype, const EncodeOptions& options,
                     PayloadWriter& out, Workspace& workspace, Codec& codec) noexcept;
+
+// What kAuto's codecs are expected to take, rest and all, for `total` words: those of a sample.
+struct ExpectedBits {
+    uint64_t bits = 0;
+    uint32_t total = 0;
+};
+
+// Of words with a split. `out` is where they would be coded; nothing is written.
+ExpectedBits expect_floats(const ChunkWords& chunk, const Dtype& dtype,
+                           PayloadWriter out) noexcept;
 
 }  // namespace ogds

@@ -6,6 +6,8 @@
 #include "ans.h"
 #include "block_map.h"
 #include "bytes.h"
+#include "choice_delta.h"
+#include "delta.h"
 #include "huffman.h"
 #include "ladder.h"
 #include "modelled.h"
@@ -20,31 +22,69 @@ size_t frame_bytes_for(size_t payload_bytes) noexcept {
     return align_up(kFrameHeaderBytes + payload_bytes, kFrameAlignment);
 }
 
-// Writes the block map if it is wanted; n_normal is the number of words left to code.
-Status encode_map(std::span<const uint8_t> words, const ChunkShape& shape, const Dtype& dtype,
-                  MapChoice choice, uint8_t* map, PayloadWriter& out,
-                  uint32_t& n_normal) noexcept {
-    n_normal = shape.n_words;
+// Writes the block map if it is wanted; leaves in `chunk` where it is and what is left to code.
+// With a base whose words it does not take, and without one, `counts` are of no meaning.
+Status encode_map(const Dtype& dtype, MapChoice choice, uint8_t* map, PayloadWriter& out,
+                  ChunkWords& chunk, MapCounts& counts) noexcept {
+    chunk.map = nullptr;
+    chunk.n_normal_words = chunk.n_words;
+    counts = {};
     if (choice == MapChoice::kNever) {
         return Status::kOk;
     }
     const PayloadWriter before = out;
-    MapCounts counts;
-    const bool written = write_block_map(words.data(), shape.n_words, dtype, map, out, counts);
-    if (!written || (choice == MapChoice::kWhenSmaller &&
-                     !map_pays(counts, shape.n_words, dtype))) {
+    const bool written =
+        write_block_map(chunk.words, chunk.base, chunk.n_words, dtype, map, out, counts);
+    if (!written ||
+        (choice == MapChoice::kWhenSmaller && !map_pays(counts, chunk.n_words, dtype))) {
         out = before;
+        counts.n_same = 0;
         return choice == MapChoice::kAlways ? Status::kNoSpace : Status::kOk;
     }
-    n_normal = counts.n_normal_words;
+    chunk.map = map;
+    chunk.n_normal_words = counts.n_normal_words;
     return Status::kOk;
 }
 
+// Codes a chunk against its base if that pays: false, and nothing written, if not.
+bool encode_with_base(ChunkWords chunk, const Base& base, const Dtype& dtype,
+                      const EncodeOptions& options, PayloadWriter& out, Workspace& workspace,
+                      FrameHeader& header) noexcept {
+    PayloadWriter delta = out;
+    uint8_t* crc = delta.reserve(kBaseCrcBytes);
+    if (crc == nullptr) {
+        return false;
+    }
+    store_u32le(crc, base.payload_crc);
+    const PayloadWriter before = delta;
+    chunk.base = base.words;
+    MapCounts counts;
+    if (encode_map(dtype, options.block_map, workspace.map, delta, chunk, counts) !=
+        Status::kOk) {
+        return false;
+    }
+    header.flags = static_cast<uint16_t>(kFlagDelta | (chunk.map != nullptr ? kFlagBlockMap : 0));
+    if (counts.n_unchanged == n_blocks_of(chunk.n_words) &&
+        options.block_map == MapChoice::kWhenSmaller) {
+        delta = before;
+        header.flags = kFlagDelta;
+        header.codec = Codec::kDelta;
+    } else if (encode_delta_words(chunk, dtype, options, delta, workspace, header.codec) !=
+                   Status::kOk ||
+               (counts.n_same == 0 && header.codec != Codec::kDelta)) {
+        return false;
+    }
+    delta.checksum();
+    out = delta;
+    return true;
+}
+
 Status decode_words(PayloadReader& in, const FrameHeader& header, NormalRuns runs,
-                    uint32_t n_normal, uint8_t* words, Workspace& workspace) noexcept {
+                    uint32_t n_normal, const Base& base, uint8_t* words,
+                    Workspace& workspace) noexcept {
     const Dtype& dtype = dtype_of(header.dtype);
     switch (header.codec) {
-        case Codec::kRaw: return decode_raw(in, runs, dtype, n_normal, words);
+        case Codec::kRaw: return decode_raw(in, runs, dtype, n_normal, workspace.keeps_words, words);
         case Codec::kLadder: return decode_ladder(in, runs, n_normal, dtype, words, workspace);
         case Codec::kModelled:
             return decode_modelled(in, runs, header.n_words, n_normal, dtype, words, workspace);
@@ -53,26 +93,52 @@ Status decode_words(PayloadReader& in, const FrameHeader& header, NormalRuns run
         case Codec::kZstd: return decode_zstd(in, runs, n_normal, dtype, words, workspace);
         case Codec::kHuffman:
             return decode_huffman(in, runs, n_normal, dtype, words, workspace);
+        case Codec::kDelta:
+            return base.words == nullptr
+                       ? Status::kDeltaBaseAbsent
+                       : decode_delta(in, runs, n_normal, base.words, dtype, words, workspace);
     }
     return Status::kUnknownCodec;
 }
 
-Status decode_payload(PayloadReader& in, const FrameHeader& header, const Dtype& dtype,
+// Whether the base is there, and the one that the frame was coded against. A frame without the flag
+// leaves `base` without words.
+Status check_base(PayloadReader& in, const FrameHeader& header, Base& base) noexcept {
+    if ((header.flags & kFlagDelta) == 0) {
+        base = {};
+        return Status::kOk;
+    }
+    const uint8_t* crc = in.take(kBaseCrcBytes);
+    if (crc == nullptr) {
+        return Status::kPayloadShort;
+    }
+    if (base.words == nullptr) {
+        return Status::kDeltaBaseAbsent;
+    }
+    return load_u32le(crc) == base.payload_crc ? Status::kOk : Status::kDeltaBaseDiffers;
+}
+
+Status decode_payload(PayloadReader& in, const FrameHeader& header, const Dtype& dtype, Base base,
                       uint8_t* words, Workspace& workspace) noexcept {
+    if (const Status status = check_base(in, header, base); status != Status::kOk) {
+        return status;
+    }
     BlockMap map;
     map.counts.n_normal_words = header.n_words;
     if ((header.flags & kFlagBlockMap) != 0) {
-        if (const Status status = read_block_map(in, header.n_words, dtype, workspace.map, map);
+        const bool has_base = base.words != nullptr;
+        if (const Status status =
+                read_block_map(in, header.n_words, dtype, has_base, workspace.map, map);
             status != Status::kOk) {
             return status;
         }
         if (words != nullptr) {
-            fill_blocks(map, header.n_words, dtype, words);
+            fill_blocks(map, header.n_words, dtype, base.words, words);
         }
     }
     const uint32_t n_normal = map.counts.n_normal_words;
     const NormalRuns runs(map.map, header.n_words);
-    if (const Status status = decode_words(in, header, runs, n_normal, words, workspace);
+    if (const Status status = decode_words(in, header, runs, n_normal, base, words, workspace);
         status != Status::kOk) {
         return status;
     }
@@ -101,7 +167,7 @@ size_t max_forced_frame_bytes(uint32_t n_words, const Dtype& dtype) noexcept {
 
 Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
                     const EncodeOptions& options, std::span<uint8_t> out, Workspace& workspace,
-                    FrameHeader& header) noexcept {
+                    FrameHeader& header, const Base& base) noexcept {
     const Dtype& dtype = dtype_of(shape.dtype);
     if (dtype.bits == 0) {
         return Status::kUnknownDtype;
@@ -122,6 +188,9 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
     if (options.codec == CodecChoice::kHuffman && !is_huffman(dtype)) {
         return Status::kHuffmanDtype;
     }
+    if (options.codec == CodecChoice::kDelta && base.words == nullptr) {
+        return Status::kDeltaBaseAbsent;
+    }
     if (out.size() < frame_bytes_for(0)) {
         return Status::kNoSpace;
     }
@@ -132,6 +201,7 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
                         options.codec == CodecChoice::kModelled ||
                         options.codec == CodecChoice::kAns ||
                         options.codec == CodecChoice::kHuffman ||
+                        options.codec == CodecChoice::kDelta ||
                         options.block_map == MapChoice::kAlways;
     const size_t most = forced ? max_forced_frame_bytes(shape.n_words, dtype)
                                : max_frame_bytes(shape.n_words, dtype);
@@ -139,18 +209,23 @@ Status encode_frame(std::span<const uint8_t> words, const ChunkShape& shape,
         std::min({out.size(), most, kMaxFrameBytes}) / kFrameAlignment * kFrameAlignment;
     PayloadWriter writer(out.subspan(kFrameHeaderBytes, room - kFrameHeaderBytes));
     header = {};
-    uint32_t n_normal = 0;
-    if (const Status status =
-            encode_map(words, shape, dtype, options.block_map, workspace.map, writer, n_normal);
-        status != Status::kOk) {
-        return status;
+    const PayloadWriter before = writer;
+    ChunkWords chunk = {words.data(), nullptr, shape.n_words, shape.n_words, shape.columns};
+    const bool is_delta =
+        base.words != nullptr &&
+        encode_with_base(chunk, base, dtype, options, writer, workspace, header);
+    Status status = is_delta ? Status::kOk : Status::kNoSpace;
+    if (!is_delta && options.codec != CodecChoice::kDelta) {
+        writer = before;
+        MapCounts counts;
+        status = encode_map(dtype, options.block_map, workspace.map, writer, chunk, counts);
+        if (status != Status::kOk) {
+            return status;
+        }
+        header.flags = chunk.map != nullptr ? kFlagBlockMap : 0;
+        status = encode_words(chunk, dtype, options, writer, workspace, header.codec);
     }
-    header.flags = writer.size() != 0 ? kFlagBlockMap : 0;
-    const uint8_t* map = header.flags != 0 ? workspace.map : nullptr;
-    const ChunkWords chunk = {words.data(), map, shape.n_words, n_normal, shape.columns};
-    if (const Status status =
-            encode_words(chunk, dtype, options, writer, workspace, header.codec);
-        status != Status::kOk) {
+    if (status != Status::kOk) {
         const bool too_long = std::min(out.size(), most) > kMaxFrameBytes;
         return status == Status::kNoSpace && too_long ? Status::kFrameTooLong : status;
     }
@@ -180,7 +255,7 @@ Status lengthen_frame(std::span<uint8_t> frame, size_t frame_bytes, FrameHeader&
 }
 
 Status decode_frame(std::span<const uint8_t> frame, const FrameHeader& header,
-                    std::span<uint8_t> words, Workspace& workspace) noexcept {
+                    std::span<uint8_t> words, Workspace& workspace, const Base& base) noexcept {
     const Dtype& dtype = dtype_of(header.dtype);
     if (frame.size() != header.frame_bytes) {
         return Status::kFrameLength;
@@ -193,7 +268,8 @@ Status decode_frame(std::span<const uint8_t> frame, const FrameHeader& header,
     const std::span<const uint8_t> padding = frame.subspan(kFrameHeaderBytes + payload.size());
     PayloadReader reader(payload);
     const Status status =
-        decode_payload(reader, header, dtype, words.empty() ? nullptr : words.data(), workspace);
+        decode_payload(reader, header, dtype, base, words.empty() ? nullptr : words.data(),
+                       workspace);
     const uint32_t crc =
         kernels().crc32c(padding.data(), padding.size(), reader.finish());
     if (crc != header.payload_crc) {

@@ -9,7 +9,7 @@ namespace ogds {
 namespace {
 
 constexpr uint8_t kMagic[4] = {'O', 'G', 'F', '1'};
-constexpr uint16_t kKnownFlags = kFlagBlockMap;
+constexpr uint16_t kKnownFlags = kFlagBlockMap | kFlagDelta;
 
 constexpr bool is_known(uint8_t codec) noexcept {
     switch (static_cast<Codec>(codec)) {
@@ -18,7 +18,8 @@ constexpr bool is_known(uint8_t codec) noexcept {
         case Codec::kModelled:
         case Codec::kAns:
         case Codec::kZstd:
-        case Codec::kHuffman: return true;
+        case Codec::kHuffman:
+        case Codec::kDelta: return true;
     }
     return false;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ans.h"
+#include "delta.h"
 #include "huffman.h"
 #include "ladder.h"
 #include "modelled.h"
@@ -124,6 +125,40 @@ Status read_ans_info(PayloadReader& in, uint32_t n_words, uint32_t n_normal_word
     return status;
 }
 
+Status read_delta_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
+                       FrameInfo& info) noexcept {
+    if (in.left() == 0) {
+        return Status::kOk;
+    }
+    DeltaPlan plan;
+    Status status = read_delta_header(in, dtype, plan);
+    if (status != Status::kOk) {
+        return status;
+    }
+    info.tables = plan.tables.ladder;
+    info.heads_bytes = kDeltaHeaderBytes;
+    info.lengths_bytes = plan.tables.has_lengths ? kHuffmanHeaderBytes : 0;
+    for (uint32_t done = 0; done < n_words && status == Status::kOk; done += kSubBlockWords) {
+        const uint32_t m = std::min(kSubBlockWords, n_words - done);
+        DeltaHead head;
+        status = read_delta_head(in, m, dtype, plan.tables, head);
+        if (status != Status::kOk) {
+            return status;
+        }
+        const size_t coded = head.is_coded ? head.stream_ends[kHuffmanStreams - 1] : 0;
+        info.heads_bytes += kDeltaHeadBytes + 2 * size_t{head.n_planes} +
+                            (head.is_coded ? kHuffmanHeadBytes : 0);
+        info.huffman_bytes += coded;
+        info.plane_bytes += head.planes_bytes;
+        status = in.take(coded) != nullptr ? add_streams(in, head.ladder, info)
+                                           : Status::kPayloadShort;
+        if (status == Status::kOk && in.take(head.planes_bytes) == nullptr) {
+            status = Status::kPayloadShort;
+        }
+    }
+    return status;
+}
+
 Status read_huffman_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
                          FrameInfo& info) noexcept {
     if (!is_huffman(dtype)) {
@@ -158,16 +193,25 @@ Status read_frame_info(std::span<const uint8_t> frame, const FrameHeader& header
     PayloadReader in(frame.subspan(kFrameHeaderBytes, header.payload_bytes));
     info = {};
     info.blocks.n_normal_words = header.n_words;
+    const bool has_base = (header.flags & kFlagDelta) != 0;
+    info.base_bytes = has_base ? kBaseCrcBytes : 0;
+    if (in.take(info.base_bytes) == nullptr) {
+        return Status::kPayloadShort;
+    }
     if ((header.flags & kFlagBlockMap) != 0) {
         BlockMap map;
         if (const Status status =
-                read_block_map(in, header.n_words, dtype, workspace.map, map);
+                read_block_map(in, header.n_words, dtype, has_base, workspace.map, map);
             status != Status::kOk) {
             return status;
         }
         info.blocks = map.counts;
         info.map_bytes = map_bytes_of(header.n_words);
         info.constants_bytes = size_t{map.counts.n_constant} * dtype.container_bytes;
+    }
+    if (header.codec == Codec::kDelta) {
+        return has_base ? read_delta_info(in, info.blocks.n_normal_words, dtype, info)
+                        : Status::kDeltaBaseAbsent;
     }
     if (header.codec == Codec::kLadder) {
         return read_ladder_info(in, info.blocks.n_normal_words, dtype, info);

@@ -16,6 +16,7 @@ struct FrameInfo {
     uint64_t trimmed_bits;  // that modelled and ans leave out, of all words
     uint64_t n_escapes;
     // Bytes of each stream; those of different codecs exclude each other.
+    size_t base_bytes;  // CRC of the base
     size_t map_bytes;
     size_t constants_bytes;
     size_t raw_bytes;
@@ -29,6 +30,7 @@ struct FrameInfo {
     size_t ans_bytes;  // its streams
     size_t huffman_bytes;  // its streams
     size_t escape_bytes;
+    size_t plane_bytes;  // of delta: bits below the classes
 };
 
 // Walks the streams of a frame whose header was read. Does not check CRCs or values.

@@ -150,7 +150,7 @@ Status decode_huffman(PayloadReader& in, NormalRuns runs, uint32_t n_normal_word
         return status;
     }
     build_table(lengths, workspace.huffman.decode);
-    Places places(words, runs, 1);
+    Places places(words, runs, 1, workspace.keeps_words);
     return each_sub_block(n_normal_words, [&](uint32_t m) {
         const Status status = decode_sub_block(in, m, workspace.words, workspace);
         if (status == Status::kOk) {

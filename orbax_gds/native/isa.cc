@@ -14,21 +14,22 @@ namespace ogds {
 namespace {
 
 constexpr Kernels kScalar = {"scalar", crc32c_table, crc32c_copy_table, &kLadderScalar,
-                             &kAnsPortable, &kAnsWordsScalar, &kHuffmanPortable};
+                             &kAnsPortable, &kAnsWordsScalar, &kHuffmanPortable, &kDeltaScalar};
 
 #if defined(__x86_64__)
 
 constexpr Kernels kSse42 = {"sse42", crc32c_sse42, crc32c_copy_sse42, &kLadderSse42, &kAnsPortable,
-                            &kAnsWordsSse42, &kHuffmanPortable};
+                            &kAnsWordsSse42, &kHuffmanPortable, &kDeltaSse42};
 constexpr Kernels kAvx2 = {"avx2", crc32c_sse42, crc32c_copy_sse42, &kLadderAvx2, &kAnsBmi2,
-                           &kAnsWordsAvx2, &kHuffmanBmi2};
+                           &kAnsWordsAvx2, &kHuffmanBmi2, &kDeltaAvx2};
 // Slow pext and pdep say nothing of the shifts of BMI2, which ans and huffman have their speed
 // from.
 constexpr Kernels kAvx2Softbits = {"avx2-softbits", crc32c_sse42, crc32c_copy_sse42,
-                                   &kLadderAvx2Softbits, &kAnsBmi2, &kAnsWordsAvx2, &kHuffmanBmi2};
+                                   &kLadderAvx2Softbits, &kAnsBmi2, &kAnsWordsAvx2, &kHuffmanBmi2,
+                                   &kDeltaAvx2Softbits};
 constexpr Kernels kAvx2WithoutBmi2 = {"avx2-softbits", crc32c_sse42, crc32c_copy_sse42,
                                       &kLadderAvx2Softbits, &kAnsPortable, &kAnsWordsAvx2,
-                                      &kHuffmanPortable};
+                                      &kHuffmanPortable, &kDeltaAvx2Softbits};
 
 bool has_sse42() noexcept {
     return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") &&
@@ -72,7 +73,7 @@ bool bits_are_slow() noexcept {
 #elif defined(__aarch64__)
 
 constexpr Kernels kNeon = {"neon", crc32c_armv8, crc32c_copy_armv8, &kLadderNeon, &kAnsPortable,
-                           &kAnsWordsNeon, &kHuffmanPortable};
+                           &kAnsWordsNeon, &kHuffmanPortable, &kDeltaNeon};
 
 bool has_crc() noexcept {
 #if defined(__linux__)

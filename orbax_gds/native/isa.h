@@ -6,6 +6,7 @@
 #include "ans_kernels.h"
 #include "ans_words.h"
 #include "crc32c.h"
+#include "delta_kernels.h"
 #include "huffman_kernels.h"
 #include "ladder_kernels.h"
 
@@ -19,6 +20,7 @@ struct Kernels {
     const AnsKernels* ans;
     const AnsWordKernels* ans_words;
     const HuffmanKernels* huffman;
+    const DeltaKernels* delta;
 };
 
 // The tables this machine can run, best first; the last is always "scalar".

@@ -108,7 +108,7 @@ Status decode_ladder(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words
         status != Status::kOk) {
         return status;
     }
-    Places places(words, runs, dtype.container_bytes);
+    Places places(words, runs, dtype.container_bytes, workspace.keeps_words);
     for (uint32_t done = 0; done < n_normal_words;) {
         const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
         if (const Status status =

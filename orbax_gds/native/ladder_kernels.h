@@ -61,6 +61,7 @@ struct MergeTarget {
     uint8_t* words;
     bool past_caches = false;
     Ahead ahead = {};
+    bool in_place = false;  // the words are where they belong
 };
 
 // Inverse of SplitFn. False if the ranks do not hold exactly n_escapes escapes. Of an escaped

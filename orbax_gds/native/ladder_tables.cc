@@ -108,9 +108,10 @@ struct Plan {
     uint8_t width;
 };
 
-// Chooses the widths by dynamic programming; returns the bits they take.
+// Chooses the widths by dynamic programming; returns the bits they take. With is_first_free the
+// first is 1 and takes none.
 uint64_t choose_widths(const uint32_t (&count_of_rank)[16], uint32_t max_levels,
-                       LadderTables& tables) noexcept {
+                       LadderTables& tables, bool is_first_free = false) noexcept {
     uint64_t left[20] = {};  // words of rank r and above
     for (int r = 15; r >= 0; --r) {
         left[r] = left[r + 1] + count_of_rank[r];
@@ -135,7 +136,13 @@ uint64_t choose_widths(const uint32_t (&count_of_rank)[16], uint32_t max_levels,
     std::memset(tables.widths, 0, sizeof tables.widths);
     tables.n_levels = 0;
     uint64_t bits = 0;
-    for (uint32_t depth = max_levels, r = 0; depth-- > 0;) {
+    uint32_t r = 0;
+    if (is_first_free) {
+        tables.widths[tables.n_levels++] = 1;
+        r = 1;
+        --max_levels;
+    }
+    for (uint32_t depth = max_levels; depth-- > 0;) {
         const uint8_t width = plans[depth][r].width;
         tables.widths[tables.n_levels++] = width;
         bits += width * left[r];
@@ -209,6 +216,27 @@ uint64_t choose_modelled_tables(const ExponentCounts& counts, uint32_t n_zeros,
     symbols.of[kZeroSymbol] = n_zeros;
     symbols.of[kEscapeSymbol] = counts.total - best - n_zeros;
     return choose_levels(symbols, counts.split, kMaxLevels, tables);
+}
+
+uint64_t choose_symbol_levels(const uint32_t (&symbols)[16], uint32_t bytes_of_escape,
+                              LadderTables& tables) noexcept {
+    uint32_t count_of_rank[16] = {};
+    SymbolCounts counts;
+    std::copy_n(symbols, 16, counts.of);
+    rank_symbols(counts, tables, count_of_rank);
+    derive(tables);
+    return choose_widths(count_of_rank, kMaxLevels, tables) +
+           uint64_t{8} * bytes_of_escape * symbols[kEscapeSymbol];
+}
+
+uint64_t choose_levels_after(const uint32_t (&symbols)[16], LadderTables& tables) noexcept {
+    uint32_t count_of_rank[16] = {};
+    SymbolCounts counts;
+    std::copy_n(symbols, 16, counts.of);
+    rank_symbols(counts, tables, count_of_rank);
+    derive(tables);
+    return choose_widths(count_of_rank, kMaxLevels, tables, true) +
+           uint64_t{8} * symbols[kEscapeSymbol];
 }
 
 void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept {

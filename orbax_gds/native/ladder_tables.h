@@ -34,6 +34,15 @@ uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables,
 uint64_t choose_modelled_tables(const ExponentCounts& counts, uint32_t n_zeros,
                                 LadderTables& tables) noexcept;
 
+// Ranks and levels for symbols that occur so often; emax stays. Returns the bits of the levels, and
+// of escapes of so many bytes each.
+uint64_t choose_symbol_levels(const uint32_t (&symbols)[16], uint32_t bytes_of_escape,
+                              LadderTables& tables) noexcept;
+
+// The same with a first level of width 1, whose bits are not counted, nor are those of escapes
+// that take more than a byte.
+uint64_t choose_levels_after(const uint32_t (&symbols)[16], LadderTables& tables) noexcept;
+
 void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept;
 
 Status read_ladder_header(const uint8_t* in, Split split, LadderTables& tables) noexcept;

@@ -235,7 +235,7 @@ Status decode_modelled(PayloadReader& in, NormalRuns runs, uint32_t n_words,
     }
     Predictor predictor(tables.prediction, static_cast<uint8_t>(tables.ladder.emax), runs, dtype,
                         workspace.predicted);
-    Places places(words, runs, dtype.container_bytes);
+    Places places(words, runs, dtype.container_bytes, workspace.keeps_words);
     for (uint32_t done = 0; done < n_normal_words;) {
         ModelledHead head;
         if (const Status status =

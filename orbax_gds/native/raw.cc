@@ -77,7 +77,7 @@ Status encode_raw(const uint8_t* words, NormalRuns runs, const Dtype& dtype, Pay
 }
 
 Status decode_raw(PayloadReader& in, NormalRuns runs, const Dtype& dtype, uint32_t n_normal_words,
-                  uint8_t* words) noexcept {
+                  bool keeps_words, uint8_t* words) noexcept {
     for (uint32_t done = 0; done < n_normal_words;) {
         const Run run = runs.next(kStepWords);
         const size_t n_bytes = raw_bytes(dtype, run.n_words);
@@ -96,6 +96,8 @@ Status decode_raw(PayloadReader& in, NormalRuns runs, const Dtype& dtype, uint32
         uint8_t* to = words + size_t{run.first} * dtype.container_bytes;
         if (dtype.bits < 8) {
             unpack(from, run.n_words, dtype.bits, to);
+        } else if (keeps_words) {
+            std::memcpy(to, from, n_bytes);
         } else {
             stream_copy(to, from, n_bytes);
         }

@@ -11,6 +11,6 @@ Status encode_raw(const uint8_t* words, NormalRuns runs, const Dtype& dtype, Pay
 
 // Inverse. With words == nullptr it only checks.
 Status decode_raw(PayloadReader& in, NormalRuns runs, const Dtype& dtype, uint32_t n_normal_words,
-                  uint8_t* words) noexcept;
+                  bool keeps_words, uint8_t* words) noexcept;
 
 }  // namespace ogds

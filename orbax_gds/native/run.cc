@@ -52,6 +52,11 @@ Status find_frame(std::span<const uint8_t> frames, const uint8_t* record, const 
     return as_laid_out ? Status::kOk : Status::kLayoutMismatch;
 }
 
+// Whether a record is that of a chunk without a frame.
+bool record_is_absent(const uint8_t* record) noexcept {
+    return std::all_of(record, record + kIndexRecordBytes, [](uint8_t byte) { return byte == 0; });
+}
+
 // The segment into which a chunk can be decoded at once, or none.
 const Segment* whole_segment(std::span<const Segment> segments, const ChunkShape& shape) noexcept {
     for (const Segment& segment : segments) {
@@ -73,18 +78,74 @@ void fill(const Segment& segment, std::span<const uint8_t> words, size_t word_by
     }
 }
 
+// While it lives decoded words stay in the caches.
+class KeptWords {
+public:
+    explicit KeptWords(Workspace& workspace) noexcept : workspace_(workspace) {
+        workspace.keeps_words = true;
+    }
+    KeptWords(const KeptWords&) = delete;
+    KeptWords& operator=(const KeptWords&) = delete;
+    ~KeptWords() { workspace_.keeps_words = false; }
+
+private:
+    Workspace& workspace_;
+};
+
+// Decodes the frames of a chunk from the oldest on, each from the words of the one before it, into
+// `words`. Without frames `base` has no words.
+Status decode_chain(std::span<const BaseLink> bases, size_t row, const ChunkShape& shape,
+                    std::span<uint8_t> words, Workspace& workspace, Base& base) noexcept {
+    const KeptWords kept(workspace);
+    base = {};
+    for (const BaseLink& link : bases) {
+        const uint8_t* record = link.records + row * kIndexRecordBytes;
+        if (record_is_absent(record)) {
+            continue;
+        }
+        std::span<const uint8_t> frame;
+        FrameHeader header;
+        if (const Status status = find_frame(link.frames, record, shape, frame, header);
+            status != Status::kOk) {
+            return status;
+        }
+        if (const Status status = decode_frame(frame, header, words, workspace, base);
+            status != Status::kOk) {
+            return status;
+        }
+        base = {words.data(), header.payload_crc};
+    }
+    return Status::kOk;
+}
+
 Status decode_chunk(std::span<const uint8_t> frame, const FrameHeader& header,
                     const ChunkShape& shape, std::span<const std::span<uint8_t>> buffers,
                     std::span<const Segment> segments, std::span<uint8_t> scratch,
-                    Workspace& workspace) noexcept {
+                    Workspace& workspace, std::span<const BaseLink> bases,
+                    size_t row) noexcept {
+    const bool is_delta = (header.flags & kFlagDelta) != 0;
+    Base base;
     if (segments.empty()) {
-        return decode_frame(frame, header, {}, workspace);
+        if (is_delta && !bases.empty()) {
+            if (const Status status = decode_chain(
+                    bases, row, shape, scratch.first(chunk_bytes(shape)), workspace, base);
+                status != Status::kOk) {
+                return status;
+            }
+        }
+        return decode_frame(frame, header, {}, workspace, base);
     }
     const Segment* const whole = whole_segment(segments, shape);
     const std::span<uint8_t> words =
         whole == nullptr ? scratch.first(chunk_bytes(shape))
                          : buffers[whole->buffer].subspan(whole->byte_offset, chunk_bytes(shape));
-    if (const Status status = decode_frame(frame, header, words, workspace);
+    if (is_delta) {
+        if (const Status status = decode_chain(bases, row, shape, words, workspace, base);
+            status != Status::kOk) {
+            return status;
+        }
+    }
+    if (const Status status = decode_frame(frame, header, words, workspace, base);
         status != Status::kOk) {
         return status;
     }
@@ -99,12 +160,12 @@ Status decode_chunk(std::span<const uint8_t> frame, const FrameHeader& header,
 
 }  // namespace
 
-size_t scratch_bytes(std::span<const RunChunk> chunks) noexcept {
+size_t scratch_bytes(std::span<const RunChunk> chunks, bool has_bases) noexcept {
     size_t most = 0;
     for (const RunChunk& chunk : chunks) {
         most = std::max(most, chunk_bytes(chunk.shape));
     }
-    return most;
+    return has_bases ? 2 * most : most;
 }
 
 size_t max_run_bytes(std::span<const RunChunk> chunks, size_t align_bytes) noexcept {
@@ -118,7 +179,8 @@ size_t max_run_bytes(std::span<const RunChunk> chunks, size_t align_bytes) noexc
 RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
                      std::span<const Segment> segments, std::span<const RunChunk> chunks,
                      const EncodeOptions& options, size_t align_bytes, std::span<uint8_t> out,
-                     uint8_t* records, std::span<uint8_t> scratch, Workspace& workspace) noexcept {
+                     uint8_t* records, std::span<uint8_t> scratch, Workspace& workspace,
+                     std::span<const BaseLink> bases) noexcept {
     size_t at = 0;
     for (size_t i = 0; i < chunks.size(); ++i) {
         const RunChunk& chunk = chunks[i];
@@ -126,8 +188,15 @@ RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
             words_of(buffers, segments.first(chunk.n_segments), chunk.shape, scratch);
         segments = segments.subspan(chunk.n_segments);
         FrameHeader header;
+        Base base;
         Status status =
-            encode_frame(words, chunk.shape, options, out.subspan(at), workspace, header);
+            bases.empty() ? Status::kOk
+                          : decode_chain(bases, i, chunk.shape,
+                                         scratch.last(chunk_bytes(chunk.shape)), workspace, base);
+        if (status == Status::kOk) {
+            status = encode_frame(words, chunk.shape, options, out.subspan(at), workspace, header,
+                                  base);
+        }
         if (status == Status::kOk && i + 1 == chunks.size()) {
             const size_t end = align_up(at + header.frame_bytes, align_bytes);
             status = lengthen_frame(out.subspan(at), end - at, header);
@@ -144,7 +213,7 @@ RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
 RunResult decode_run(std::span<const uint8_t> frames, const uint8_t* records,
                      std::span<const RunChunk> chunks, std::span<const std::span<uint8_t>> buffers,
                      std::span<const Segment> segments, std::span<uint8_t> scratch,
-                     Workspace& workspace) noexcept {
+                     Workspace& workspace, std::span<const BaseLink> bases) noexcept {
     for (size_t i = 0; i < chunks.size(); ++i) {
         const RunChunk& chunk = chunks[i];
         std::span<const uint8_t> frame;
@@ -153,7 +222,7 @@ RunResult decode_run(std::span<const uint8_t> frames, const uint8_t* records,
             find_frame(frames, records + i * kIndexRecordBytes, chunk.shape, frame, header);
         if (status == Status::kOk) {
             status = decode_chunk(frame, header, chunk.shape, buffers,
-                                  segments.first(chunk.n_segments), scratch, workspace);
+                                  segments.first(chunk.n_segments), scratch, workspace, bases, i);
         }
         if (status != Status::kOk) {
             return {status, i, 0};

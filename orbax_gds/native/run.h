@@ -34,24 +34,34 @@ struct RunResult {
     size_t n_bytes = 0;
 };
 
-// What a run needs for one chunk that is not in one piece: its words.
-size_t scratch_bytes(std::span<const RunChunk> chunks) noexcept;
+// Frames of the bases of a run's chunks, all of one step: one link of their chains. A record of
+// zeros is that of a chunk without a frame in it.
+struct BaseLink {
+    std::span<const uint8_t> frames;
+    const uint8_t* records;
+};
+
+// What a run needs for one chunk: its words if they are not in one piece, those of its base.
+size_t scratch_bytes(std::span<const RunChunk> chunks, bool has_bases = false) noexcept;
 
 // Room that encode_run needs in `out`.
 size_t max_run_bytes(std::span<const RunChunk> chunks, size_t align_bytes) noexcept;
 
-// Codes the chunks end to end into `out`; n_bytes is a multiple of align_bytes.
+// Codes the chunks end to end into `out`; n_bytes is a multiple of align_bytes. A chunk with frames
+// in `bases`, from the oldest on, is coded as a delta against the words of the last where that is
+// smaller.
 RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
                      std::span<const Segment> segments, std::span<const RunChunk> chunks,
                      const EncodeOptions& options, size_t align_bytes, std::span<uint8_t> out,
-                     uint8_t* records, std::span<uint8_t> scratch, Workspace& workspace) noexcept;
+                     uint8_t* records, std::span<uint8_t> scratch, Workspace& workspace,
+                     std::span<const BaseLink> bases = {}) noexcept;
 
 // Decodes the frames that `records` point at in `frames` into the segments of their chunks; a chunk
 // without segments is checked only. Where the destinations of segments overlap, what their common
-// bytes are is not said.
+// bytes are is not said. `bases` are as in encode_run.
 RunResult decode_run(std::span<const uint8_t> frames, const uint8_t* records,
                      std::span<const RunChunk> chunks, std::span<const std::span<uint8_t>> buffers,
                      std::span<const Segment> segments, std::span<uint8_t> scratch,
-                     Workspace& workspace) noexcept;
+                     Workspace& workspace, std::span<const BaseLink> bases = {}) noexcept;
 
 }  // namespace ogds

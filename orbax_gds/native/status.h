@@ -49,6 +49,12 @@ enum class Status : int {
     kHuffmanDtype,
     kHuffmanLengths,
     kHuffmanStream,
+    kDeltaBaseAbsent,
+    kDeltaBaseDiffers,
+    kDeltaBaseUnused,
+    kDeltaHeader,
+    kDeltaSubBlock,
+    kDeltaClasses,
     kWordsChanged,
     kNoSpace,
     kFrameTooLong,
@@ -73,7 +79,7 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kPayloadShort: return "payload ends before its coding";
         case Status::kPayloadLong: return "payload goes on after its coding";
         case Status::kRawUnusedBits: return "raw: unused bits are not zero";
-        case Status::kMapReservedCode: return "block map: reserved code";
+        case Status::kMapReservedCode: return "block map: a block of the base in a frame without one";
         case Status::kMapUnusedBits: return "block map: unused bits are not zero";
         case Status::kMapConstantBits: return "block map: unused bits of a constant are not zero";
         case Status::kLadderDtype: return "ladder: dtype has no split";
@@ -102,6 +108,12 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kHuffmanDtype: return "huffman: dtype has more than 8 bits";
         case Status::kHuffmanLengths: return "huffman: lengths are not those of a code";
         case Status::kHuffmanStream: return "huffman: stream does not end where its words do";
+        case Status::kDeltaBaseAbsent: return "delta: the words of the base are needed";
+        case Status::kDeltaBaseDiffers: return "delta: another base than it was coded against";
+        case Status::kDeltaBaseUnused: return "delta: the frame takes no base";
+        case Status::kDeltaHeader: return "delta: header is not possible";
+        case Status::kDeltaSubBlock: return "delta: sub-block is not possible";
+        case Status::kDeltaClasses: return "delta: classes do not fit escapes and planes";
         case Status::kWordsChanged: return "words changed while they were coded";
         case Status::kNoSpace: return "output buffer is too small";
         case Status::kFrameTooLong: return "frame would exceed 2147483647 bytes; cut the chunk";

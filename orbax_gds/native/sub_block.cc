@@ -52,23 +52,30 @@ MergeTarget Places::target(uint32_t m, uint8_t* scratch) const noexcept {
     NormalRuns runs = runs_;
     const Run run = runs.next(m);
     uint8_t* words = words_ + size_t{run.first} * word_bytes_;
-    const bool fits =
-        run.n_words == m && reinterpret_cast<uintptr_t>(words) % kStreamAlignment == 0;
-    return {fits ? words : scratch, fits};
+    const bool is_one = run.n_words == m;
+    const bool streams = is_one && !keeps_words_ &&
+                         reinterpret_cast<uintptr_t>(words) % kStreamAlignment == 0;
+    const bool in_place = streams || (is_one && keeps_words_);
+    return {in_place ? words : scratch, streams, {}, in_place};
 }
 
 void Places::put(const uint8_t* from, uint32_t m) noexcept {
     while (words_ != nullptr && m > 0) {
         const Run run = runs_.next(m);
         const size_t n_bytes = size_t{run.n_words} * word_bytes_;
-        stream_copy(words_ + size_t{run.first} * word_bytes_, from, n_bytes);
+        uint8_t* to = words_ + size_t{run.first} * word_bytes_;
+        if (keeps_words_) {
+            std::memcpy(to, from, n_bytes);
+        } else {
+            stream_copy(to, from, n_bytes);
+        }
         from += n_bytes;
         m -= run.n_words;
     }
 }
 
 void Places::put(const MergeTarget& target, uint32_t m) noexcept {
-    if (target.past_caches) {
+    if (target.in_place) {
         runs_.next(m);
     } else {
         put(target.words, m);

@@ -14,11 +14,11 @@ const uint8_t* gather(const uint8_t* words, NormalRuns& runs, uint32_t m, uint32
                       uint8_t* scratch) noexcept;
 
 // The places of normal words that are decoded a sub-block at a time: in a cache, from where they
-// are streamed to memory. With words == nullptr nothing is kept.
+// are streamed to memory unless they are to be kept there. With words == nullptr nothing is kept.
 class Places {
 public:
-    Places(uint8_t* words, NormalRuns runs, uint32_t word_bytes) noexcept
-        : words_(words), runs_(runs), word_bytes_(word_bytes) {}
+    Places(uint8_t* words, NormalRuns runs, uint32_t word_bytes, bool keeps_words) noexcept
+        : words_(words), runs_(runs), word_bytes_(word_bytes), keeps_words_(keeps_words) {}
 
     // Where the next m words are merged: in their place if that is one piece and can be streamed
     // to, else in `scratch`.
@@ -34,6 +34,7 @@ private:
     uint8_t* words_;
     NormalRuns runs_;
     uint32_t word_bytes_;
+    bool keeps_words_;
 };
 
 // The counts in the head of a sub-block and where its parts lie.

@@ -4,6 +4,7 @@
 
 #include "ans_kernels.h"
 #include "block_map.h"
+#include "delta_kernels.h"
 #include "foreign.h"
 #include "huffman_kernels.h"
 #include "ladder_kernels.h"
@@ -26,6 +27,12 @@ struct HuffmanWorkspace {
     HuffmanStreams streams;
 };
 
+// Of a sub-block of codec 6.
+struct DeltaWorkspace {
+    LowPlanes planes;
+    alignas(64) uint8_t base[kSubBlockWords * 8];
+};
+
 struct Workspace {
     RankPlanes planes[2];
     alignas(64) uint8_t words[kSubBlockWords * 8];
@@ -40,8 +47,10 @@ struct Workspace {
     alignas(64) uint8_t bitmaps[level_bytes(4, kSubBlockWords)];
     AnsWorkspace ans;
     HuffmanWorkspace huffman;
+    DeltaWorkspace delta;
     uint8_t map[map_bytes_of(kMaxChunkWords)];
     const ForeignCodec* zstd = nullptr;  // codec 4 is unknown without
+    bool keeps_words = false;  // decoded words are wanted in a cache: they are read again soon
 };
 
 }  // namespace ogds

@@ -1,0 +1,358 @@
+#include "delta.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bytes.h"
+#include "huffman.h"
+#include "isa.h"
+
+namespace ogds {
+namespace {
+
+constexpr uint32_t kFlagExponents = 1;
+constexpr uint32_t kFlagLengths = 2;
+constexpr size_t kFloorAt = 14;
+constexpr size_t kReservedAt = 15;
+// Escapes are classes, read and written as an exponent of 8 bits is.
+constexpr Split kClasses = Split::kE8m0;
+
+uint32_t container_log2(const Dtype& dtype) noexcept {
+    return static_cast<uint32_t>(__builtin_ctz(dtype.container_bytes));
+}
+
+bool write_header(const DeltaPlan& plan, PayloadWriter& out) noexcept {
+    uint8_t* header = out.reserve(kDeltaHeaderBytes);
+    uint8_t* lengths = out.reserve(plan.tables.has_lengths ? kHuffmanHeaderBytes : 0);
+    if (header == nullptr || lengths == nullptr) {
+        return false;
+    }
+    store_u16le(header, static_cast<uint16_t>((plan.tables.exponents ? kFlagExponents : 0) |
+                                              (plan.tables.has_lengths ? kFlagLengths : 0)));
+    write_ladder_header(plan.tables.ladder, header + 2);
+    header[kFloorAt] = plan.tables.floor;
+    header[kReservedAt] = 0;
+    if (plan.tables.has_lengths) {
+        write_lengths(plan.lengths, lengths);
+    }
+    return true;
+}
+
+// Codes n bytes at `bitmap` if that makes them fewer.
+bool write_coded_bitmap(const uint8_t* bitmap, uint32_t n, PayloadWriter& out,
+                        Workspace& workspace) noexcept {
+    HuffmanStreams& streams = workspace.huffman.streams;
+    if (!kernels().huffman->encode(bitmap, n, workspace.huffman.encode, streams)) {
+        return false;
+    }
+    size_t n_bytes = kHuffmanHeadBytes;
+    for (const uint32_t stream_bytes : streams.n_bytes) {
+        n_bytes += stream_bytes;
+    }
+    uint8_t* at = n_bytes < n ? out.reserve(n_bytes) : nullptr;
+    if (at == nullptr) {
+        return false;
+    }
+    uint8_t* stream = at + kHuffmanHeadBytes;
+    for (uint32_t s = 0; s < kHuffmanStreams; ++s) {
+        store_u16le(at + 2 * s, static_cast<uint16_t>(streams.n_bytes[s]));
+        std::memcpy(stream, streams.of[s], streams.n_bytes[s]);
+        stream += streams.n_bytes[s];
+    }
+    return true;
+}
+
+bool append(const uint8_t* bytes, size_t n, PayloadWriter& out) noexcept {
+    uint8_t* to = out.reserve(n);
+    if (to != nullptr) {
+        std::memcpy(to, bytes, n);
+    }
+    return to != nullptr;
+}
+
+// Writes the levels of the m ranks in workspace.planes[0]; the counts of those after the first go
+// to `counts`. Leaves in is_coded whether the first bitmap is coded.
+bool write_delta_levels(uint32_t m, const DeltaTables& tables, uint8_t* counts, bool& is_coded,
+                        PayloadWriter& out, Workspace& workspace) noexcept {
+    const LadderKernels& kernel = *kernels().ladder;
+    const LadderTables& ladder = tables.ladder;
+    uint32_t n = m;
+    for (uint32_t l = 0; l < ladder.n_levels; ++l) {
+        const size_t n_bytes = level_bytes(ladder.widths[l], n);
+        uint8_t* level = l == 0 ? workspace.bitmaps : out.reserve(n_bytes);
+        if (level == nullptr) {
+            return false;
+        }
+        const uint32_t n_next = kernel.encode_level(ladder.widths[l], workspace.planes[l % 2], n,
+                                                    level, workspace.planes[(l + 1) % 2]);
+        if (l == 0) {
+            const auto bitmap_bytes = static_cast<uint32_t>(level_bytes(1, m));
+            is_coded = tables.has_lengths &&
+                       write_coded_bitmap(level, bitmap_bytes, out, workspace);
+            const size_t done = is_coded ? bitmap_bytes : 0;
+            if (!append(level + done, n_bytes - done, out)) {
+                return false;
+            }
+        }
+        n = n_next;
+        if (l + 1 < ladder.n_levels) {
+            store_u16le(counts + 2 * l, static_cast<uint16_t>(n));
+        }
+    }
+    return true;
+}
+
+bool write_planes(const LowPlanes& planes, PayloadWriter& out) noexcept {
+    for (uint32_t plane = 0; plane < planes.n; ++plane) {
+        if (!append(planes.of[plane], level_bytes(1, planes.n_bits[plane]), out)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+Status encode_sub_block(const uint8_t* words, const uint8_t* base, uint32_t m, const Dtype& dtype,
+                        const DeltaTables& tables, PayloadWriter& out,
+                        Workspace& workspace) noexcept {
+    LowPlanes& planes = workspace.delta.planes;
+    const SplitDeltaFn split = kernels().delta->split[container_log2(dtype)];
+    const uint32_t n_escapes = split(words, base, m, delta_format(dtype), tables,
+                                     workspace.planes[0], workspace.escapes, planes);
+    const size_t counts_bytes = 2 * size_t{tables.ladder.n_levels};
+    uint8_t* counts = out.reserve(counts_bytes + kDeltaHeadBytes + 2 * size_t{planes.n});
+    if (counts == nullptr) {
+        return Status::kNoSpace;
+    }
+    store_u16le(counts + counts_bytes - 2, static_cast<uint16_t>(n_escapes));
+    uint8_t* head = counts + counts_bytes;
+    head[0] = static_cast<uint8_t>(planes.n);
+    for (uint32_t plane = 0; plane < planes.n; ++plane) {
+        store_u16le(head + kDeltaHeadBytes + 2 * plane,
+                    static_cast<uint16_t>(planes.n_bits[plane]));
+    }
+    bool is_coded = false;
+    if (!write_delta_levels(m, tables, counts, is_coded, out, workspace) ||
+        !append(workspace.escapes, n_escapes, out) || !write_planes(planes, out)) {
+        return Status::kNoSpace;
+    }
+    head[1] = is_coded ? 1 : 0;
+    return Status::kOk;
+}
+
+// Decodes the bitmap that is coded into workspace.bitmaps, where read_levels looks for it.
+Status read_coded_bitmap(const uint8_t* streams, const DeltaHead& head, uint32_t m,
+                         Workspace& workspace) noexcept {
+    const auto n = static_cast<uint32_t>(level_bytes(1, m));
+    const bool ended = kernels().huffman->decode(streams, head.stream_ends,
+                                                 workspace.huffman.decode, n, workspace.bitmaps);
+    return ended ? Status::kOk : Status::kHuffmanStream;
+}
+
+// Where the planes lie: in the payload, or in the workspace if a reader might go past its end.
+LowPlanesView view_planes(const uint8_t* planes, const DeltaHead& head, size_t left,
+                          Workspace& workspace) noexcept {
+    LowPlanesView view;
+    if (left < LowPlanesView::kBeyond) {
+        std::memcpy(workspace.sub_block, planes, head.planes_bytes);
+        planes = workspace.sub_block;
+    }
+    view.n = head.n_planes;
+    for (uint32_t plane = 0; plane < view.n; ++plane) {
+        view.of[plane] = planes;
+        view.n_bits[plane] = head.plane_bits[plane];
+        planes += level_bytes(1, head.plane_bits[plane]);
+    }
+    return view;
+}
+
+Status decode_sub_block(PayloadReader& in, const uint8_t* base, uint32_t m, const Dtype& dtype,
+                        const DeltaPlan& plan, uint8_t* words, Workspace& workspace) noexcept {
+    DeltaHead head;
+    if (const Status status = read_delta_head(in, m, dtype, plan.tables, head);
+        status != Status::kOk) {
+        return status;
+    }
+    const uint8_t* streams = in.take(head.is_coded ? head.stream_ends[kHuffmanStreams - 1] : 0);
+    if (streams == nullptr) {
+        return Status::kPayloadShort;
+    }
+    const uint8_t* levels = in.take(head.ladder.levels_bytes);
+    const uint8_t* escapes = in.take(head.ladder.escapes_bytes);
+    const uint8_t* planes = in.take(head.planes_bytes);
+    if (levels == nullptr || escapes == nullptr || planes == nullptr) {
+        return Status::kPayloadShort;
+    }
+    in.checksum();
+    LadderTables ladder = plan.tables.ladder;
+    ladder.sign_slot = head.is_coded;
+    if (head.is_coded) {
+        if (const Status status = read_coded_bitmap(streams, head, m, workspace);
+            status != Status::kOk) {
+            return status;
+        }
+    }
+    if (const Status status = read_levels(levels, head.ladder, ladder, workspace);
+        status != Status::kOk) {
+        return status;
+    }
+    const LowPlanesView view = view_planes(planes, head, in.left(), workspace);
+    const MergeDeltaFn merge = kernels().delta->merge[container_log2(dtype)];
+    const bool merged = merge(workspace.planes[0], base, m, delta_format(dtype), plan.tables,
+                              escapes, head.ladder.n_escapes, view, words);
+    return merged ? Status::kOk : Status::kDeltaClasses;
+}
+
+// Where the next m normal words may be decoded at once, or nullptr.
+uint8_t* place_of(NormalRuns runs, uint32_t m, uint32_t word_bytes, uint8_t* words) noexcept {
+    const Run run = runs.next(m);
+    return words != nullptr && run.n_words == m ? words + size_t{run.first} * word_bytes : nullptr;
+}
+
+void copy_runs(NormalRuns runs, uint32_t n_words, uint32_t word_bytes, const uint8_t* base,
+               uint8_t* words) noexcept {
+    while (words != nullptr && words != base && n_words > 0) {
+        const Run run = runs.next(n_words);
+        const size_t at = size_t{run.first} * word_bytes;
+        std::memcpy(words + at, base + at, size_t{run.n_words} * word_bytes);
+        n_words -= run.n_words;
+    }
+}
+
+}  // namespace
+
+DeltaFormat delta_format(const Dtype& dtype) noexcept {
+    DeltaFormat format = {};
+    format.bits = dtype.bits;
+    format.shift = static_cast<uint8_t>(8 * dtype.container_bytes - dtype.bits);
+    if (dtype.split != Split::kNone && split_bits(dtype.split).sign != 0) {
+        format.flip = ((uint64_t{1} << (dtype.bits - 1)) - 1) << format.shift;
+    }
+    if (has_delta_exponents(dtype.split)) {
+        format.exponent_shift = static_cast<uint8_t>(split_bits(dtype.split).mantissa);
+        format.exponent_mask = static_cast<uint8_t>(max_exponent(dtype.split));
+    }
+    return format;
+}
+
+Status encode_delta(const ChunkWords& chunk, const uint8_t* base, const Dtype& dtype,
+                    const DeltaPlan& plan, PayloadWriter& out, Workspace& workspace) noexcept {
+    if (!write_header(plan, out)) {
+        return Status::kNoSpace;
+    }
+    if (plan.tables.has_lengths) {
+        build_table(plan.lengths, workspace.huffman.encode);
+    }
+    NormalRuns runs(chunk.map, chunk.n_words);
+    for (uint32_t done = 0; done < chunk.n_normal_words;) {
+        const uint32_t m = std::min(kSubBlockWords, chunk.n_normal_words - done);
+        NormalRuns base_runs = runs;
+        const uint8_t* from =
+            gather(chunk.words, runs, m, dtype.container_bytes, workspace.words);
+        const uint8_t* from_base =
+            gather(base, base_runs, m, dtype.container_bytes, workspace.delta.base);
+        PayloadWriter stage(workspace.sub_block);
+        if (const Status status =
+                encode_sub_block(from, from_base, m, dtype, plan.tables, stage, workspace);
+            status != Status::kOk) {
+            return status;
+        }
+        if (!out.append(workspace.sub_block, stage.size())) {
+            return Status::kNoSpace;
+        }
+        done += m;
+    }
+    return Status::kOk;
+}
+
+Status read_delta_header(PayloadReader& in, const Dtype& dtype, DeltaPlan& plan) noexcept {
+    const uint8_t* header = in.take(kDeltaHeaderBytes);
+    if (header == nullptr) {
+        return Status::kPayloadShort;
+    }
+    const uint32_t flags = load_u16le(header);
+    plan.tables.exponents = (flags & kFlagExponents) != 0;
+    plan.tables.has_lengths = (flags & kFlagLengths) != 0;
+    if (flags > (kFlagExponents | kFlagLengths) || header[kReservedAt] != 0 ||
+        (plan.tables.exponents ? !has_delta_exponents(dtype.split) : header[kFloorAt] != 0)) {
+        return Status::kDeltaHeader;
+    }
+    plan.tables.floor = header[kFloorAt];
+    if (const Status status = read_ladder_header(header + 2, kClasses, plan.tables.ladder);
+        status != Status::kOk) {
+        return status;
+    }
+    if (!plan.tables.has_lengths) {
+        return Status::kOk;
+    }
+    const uint8_t* lengths = in.take(kHuffmanHeaderBytes);
+    return lengths == nullptr ? Status::kPayloadShort
+                              : read_lengths(lengths, kHuffmanBytes, plan.lengths);
+}
+
+Status read_delta_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
+                       const DeltaTables& tables, DeltaHead& head) noexcept {
+    // The counts say how long the levels are only when it is known what is coded of them.
+    PayloadReader counts = in;
+    const uint8_t* bytes = in.take(2 * size_t{tables.ladder.n_levels} + kDeltaHeadBytes);
+    if (bytes == nullptr) {
+        return Status::kPayloadShort;
+    }
+    bytes += 2 * size_t{tables.ladder.n_levels};
+    head.n_planes = bytes[0];
+    head.is_coded = bytes[1] == 1;
+    if (head.n_planes >= dtype.bits || bytes[1] > 1 || (head.is_coded && !tables.has_lengths)) {
+        return Status::kDeltaSubBlock;
+    }
+    LadderTables ladder = tables.ladder;
+    ladder.sign_slot = head.is_coded;
+    if (const Status status = read_level_counts(counts, m, kClasses, 0, ladder, head.ladder);
+        status != Status::kOk) {
+        return status;
+    }
+    const uint8_t* n_bits = in.take(2 * size_t{head.n_planes});
+    if (n_bits == nullptr) {
+        return Status::kPayloadShort;
+    }
+    head.planes_bytes = 0;
+    for (uint32_t plane = 0; plane < head.n_planes; ++plane) {
+        head.plane_bits[plane] = load_u16le(n_bits + 2 * plane);
+        head.planes_bytes += level_bytes(1, head.plane_bits[plane]);
+        if (head.plane_bits[plane] > m) {
+            return Status::kDeltaSubBlock;
+        }
+    }
+    return head.is_coded ? read_huffman_head(in, head.stream_ends) : Status::kOk;
+}
+
+Status decode_delta(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words,
+                    const uint8_t* base, const Dtype& dtype, uint8_t* words,
+                    Workspace& workspace) noexcept {
+    const uint32_t word_bytes = dtype.container_bytes;
+    if (in.left() == 0) {
+        copy_runs(runs, n_normal_words, word_bytes, base, words);
+        return Status::kOk;
+    }
+    DeltaPlan plan;
+    if (const Status status = read_delta_header(in, dtype, plan); status != Status::kOk) {
+        return status;
+    }
+    if (plan.tables.has_lengths) {
+        build_table(plan.lengths, workspace.huffman.decode);
+    }
+    Places places(words, runs, word_bytes, workspace.keeps_words);
+    for (uint32_t done = 0; done < n_normal_words;) {
+        const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
+        uint8_t* place = place_of(runs, m, word_bytes, words);
+        const uint8_t* from = gather(base, runs, m, word_bytes, workspace.delta.base);
+        uint8_t* to = place != nullptr ? place : workspace.words;
+        if (const Status status = decode_sub_block(in, from, m, dtype, plan, to, workspace);
+            status != Status::kOk) {
+            return status;
+        }
+        places.put({to, false, {}, place != nullptr}, m);
+        done += m;
+    }
+    return Status::kOk;
+}
+
+}  // namespace ogds

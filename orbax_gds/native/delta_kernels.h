@@ -1,0 +1,82 @@
+// The inner loops of codec 6 (FORMAT 7.11), one set per instruction set: words less those of a base
+// as classes, which become ranks of the ladder's levels, and planes of the bits below them.
+//
+// No standard header with inline functions: this file is compiled for several instruction sets.
+#pragma once
+
+#include "ladder_kernels.h"
+
+namespace ogds {
+
+inline constexpr uint32_t kMaxLowPlanes = 63;
+
+// What differences need to know of a dtype. Words are shifted to the top of their container.
+struct DeltaFormat {
+    uint8_t bits;
+    uint8_t shift;            // of a word to the top
+    uint64_t flip;            // bits that a sign flips, at the top; 0: words are in order
+    uint8_t exponent_shift;   // of a word as it is
+    uint8_t exponent_mask;
+};
+
+// What the header says, beside levels and symbols.
+struct DeltaTables {
+    LadderTables ladder;
+    bool exponents = false;  // the base's exponents tell what is expected
+    uint8_t floor = 0;
+    bool has_lengths = false;
+};
+
+// The bits of differences below their classes, a bitmap each.
+struct LowPlanes {
+    // More than the words need: writers store 8 bytes at any position.
+    static constexpr size_t kBytes = kSubBlockWords / 8 + 64;
+    uint8_t of[kMaxLowPlanes][kBytes];
+    uint32_t n_bits[kMaxLowPlanes];
+    uint32_t n;  // planes up to the last that has a bit
+};
+
+// The same in a payload. Readers load up to kBeyond bytes behind the end of any plane.
+struct LowPlanesView {
+    static constexpr size_t kBeyond = 64;
+    const uint8_t* of[kMaxLowPlanes];
+    uint32_t n_bits[kMaxLowPlanes];
+    uint32_t n;
+};
+
+// Splits m words, given those of the base, into ranks and planes; returns the number of escapes,
+// whose classes go to `escapes` (room for m). The words may change meanwhile: what comes of it is
+// what some words would give.
+using SplitDeltaFn = uint32_t (*)(const uint8_t* words, const uint8_t* base, uint32_t m,
+                                  const DeltaFormat& format, const DeltaTables& tables,
+                                  RankPlanes& ranks, uint8_t* escapes, LowPlanes& planes) noexcept;
+
+// Inverse; `words` may be `base`. False if the ranks do not hold exactly n_escapes escapes, a class
+// is above bits or planes.n + 1, or the words do not take exactly the bits of every plane.
+using MergeDeltaFn = bool (*)(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
+                              const DeltaFormat& format, const DeltaTables& tables,
+                              const uint8_t* escapes, uint32_t n_escapes,
+                              const LowPlanesView& planes, uint8_t* words) noexcept;
+
+// Indexed by the logarithm of a container's bytes.
+struct DeltaKernels {
+    SplitDeltaFn split[4];
+    MergeDeltaFn merge[4];
+};
+
+// Of words of 8 bytes, on every machine.
+uint32_t split_delta_long(const uint8_t* words, const uint8_t* base, uint32_t m,
+                          const DeltaFormat& format, const DeltaTables& tables, RankPlanes& ranks,
+                          uint8_t* escapes, LowPlanes& planes) noexcept;
+bool merge_delta_long(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
+                      const DeltaFormat& format, const DeltaTables& tables,
+                      const uint8_t* escapes, uint32_t n_escapes, const LowPlanesView& planes,
+                      uint8_t* words) noexcept;
+
+extern const DeltaKernels kDeltaScalar;
+extern const DeltaKernels kDeltaAvx2;
+extern const DeltaKernels kDeltaAvx2Softbits;
+extern const DeltaKernels kDeltaSse42;
+extern const DeltaKernels kDeltaNeon;
+
+}  // namespace ogds

@@ -1,0 +1,65 @@
+// Differences between words and those of a base (FORMAT 7.11), for one word and for many.
+//
+// Include only from files of one instruction set: everything here is in an unnamed namespace.
+#pragma once
+
+#include "bytes.h"
+#include "delta_kernels.h"
+
+namespace ogds {
+namespace {
+
+template <class Word>
+struct DeltaOf {
+    static constexpr uint32_t kBits = 8 * sizeof(Word);
+
+    static Word load(const uint8_t* words, size_t i) noexcept {
+        Word word;
+        __builtin_memcpy(&word, words + i * sizeof word, sizeof word);
+        return word;
+    }
+
+    static void store(uint8_t* words, size_t i, Word word) noexcept {
+        __builtin_memcpy(words + i * sizeof word, &word, sizeof word);
+    }
+
+    // All ones where the highest bit is set, else 0.
+    static Word sign(Word word) noexcept { return static_cast<Word>(0 - (word >> (kBits - 1))); }
+
+    // t at the top of the container; its own inverse there.
+    static Word ordered(Word top, Word flip) noexcept {
+        return static_cast<Word>(top ^ (sign(top) & flip));
+    }
+
+    static Word at_top(Word word, uint32_t shift) noexcept {
+        return static_cast<Word>(word << shift);
+    }
+
+    // z of a word and its base's.
+    static Word difference(Word word, Word base, uint32_t shift, Word flip) noexcept {
+        const auto d = static_cast<Word>(ordered(at_top(word, shift), flip) -
+                                         ordered(at_top(base, shift), flip));
+        const auto twice = static_cast<Word>((d ^ sign(d)) << 1);
+        return static_cast<Word>((twice >> shift) | (sign(d) & 1));
+    }
+
+    // Inverse.
+    static Word word(Word z, Word base, uint32_t shift, Word flip) noexcept {
+        const auto d = static_cast<Word>((z >> 1) ^ (0 - (z & 1)));
+        const auto top = static_cast<Word>(ordered(at_top(base, shift), flip) + at_top(d, shift));
+        return static_cast<Word>(ordered(top, flip) >> shift);
+    }
+};
+
+// What is expected of a class: symbols are distances from it.
+inline uint8_t expected_class(uint32_t exponent, const DeltaTables& tables) noexcept {
+    const uint32_t emax = tables.ladder.emax;
+    if (!tables.exponents) {
+        return static_cast<uint8_t>(emax);
+    }
+    const uint32_t expected = emax > exponent ? emax - exponent : 0;
+    return static_cast<uint8_t>(expected > tables.floor ? expected : tables.floor);
+}
+
+}  // namespace
+}  // namespace ogds
