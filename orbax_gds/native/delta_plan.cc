@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kMostSampled = 2 * kMaxGroups * kGroupWords;
 constexpr uint32_t kClasses = 65;
-constexpr uint32_t kFloors = 7;  // that are tried: larger ones are never better on weights
+constexpr uint32_t kFloors = 14;  // that are tried
 
 // Words of the sample in their order: class, and exponent of the base.
 struct Sample {

@@ -98,7 +98,12 @@ struct DeltaTile {
     alignas(64) uint8_t expected[kWords];
     alignas(64) uint64_t planes[kBits][kGroups];
 
-    void load_base(const uint8_t* words) noexcept { __builtin_memcpy(base, words, sizeof base); }
+    void load_base(const uint8_t* words) noexcept {
+        auto* to = reinterpret_cast<uint8_t*>(base);
+        for (uint32_t i = 0; i < sizeof base; i += V::kBytes) {
+            V::store_whole(to + i, V::load_whole(words + i));
+        }
+    }
 
     void expect(const DeltaFormat& format, const DeltaTables& tables) noexcept {
         if (!tables.exponents) {
@@ -199,8 +204,12 @@ public:
         const uint64_t whole = waiting_[plane] | bits << fill;
         store_u64le(planes_.of[plane] + before / 8, whole);
         planes_.n_bits[plane] = before + n;
-        const uint32_t done = (fill + n) & ~7u;
-        waiting_[plane] = fill + n >= 64 ? (bits >> 1) >> (63 - fill) : whole >> (done & 63);
+        // Whether they fill eight bytes is a matter of chance: no branch.
+        const uint32_t end = fill + n;
+        const uint64_t below = whole >> (end & 56);
+        const uint64_t beyond = (bits >> 1) >> (63 - fill);
+        const uint64_t is_full = 0 - static_cast<uint64_t>(end >> 6);
+        waiting_[plane] = (below & ~is_full) | (beyond & is_full);
     }
 
     void finish(uint32_t largest) noexcept {
@@ -286,12 +295,9 @@ public:
         const uint32_t before = taken_[plane];
         const uint32_t skip = before % 8;
         const uint8_t* at = planes_.of[plane] + before / 8;
-        uint64_t bits = load_u64le(at) >> skip;
-        if (__builtin_expect(n + skip > 64, 0)) {
-            bits |= static_cast<uint64_t>(at[8]) << (64 - skip);
-        }
         taken_[plane] = before + n;
-        return bits;
+        // Whether they reach into a ninth byte is a matter of chance: no branch.
+        return load_u64le(at) >> skip | (uint64_t{at[8]} << 1) << (63 - skip);
     }
 
     // Whether no plane below `n` was asked for more than it has: by then a tile's bits may be too
@@ -358,9 +364,9 @@ inline void take_low(DeltaTile<V, Word>& tile, const uint8_t* classes, uint32_t 
             const auto n = static_cast<uint32_t>(__builtin_popcountll(above));
             const uint64_t bits =
                 Bits::deposit({reader.take(plane, n), 0, 0, 0}, above).b0;
-            const uint64_t whole = bits | words_of_class<V>(group, plane + 1);
-            tile.planes[plane][g] = whole;
-            above |= whole;
+            const uint64_t of_class = words_of_class<V>(group, plane + 1);
+            tile.planes[plane][g] = bits | of_class;
+            above |= of_class;
         }
     }
 }
