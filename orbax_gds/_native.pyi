@@ -53,6 +53,7 @@ def encode_run(
     codec: str,
     align_bytes: int,
     zstd_level: int = 0,
+    bases: Sequence[tuple[Buffer, Buffer]] = (),
 ) -> int:
     """Code chunks end to end into `out`.
 
@@ -72,6 +73,10 @@ def encode_run(
             huffman; the smallest frame) or "off" (raw, without a block map).
         align_bytes: The last frame is lengthened so that the run is a multiple of this long.
         zstd_level: Level of zstd for words without a split, 1 to 22; 0 leaves them raw.
+        bases: Links of the chains that end in the chunks' bases, from the oldest on: frames, and
+            uint8 [C, 32] their index records; zeros for a chunk without a frame in the link. A
+            chunk that has any is coded against the words of the last where that is smaller. Apart
+            from `out` and `records`.
 
     Returns:
         The number of bytes written to `out`.
@@ -85,6 +90,7 @@ def decode_run(
     segments: Buffer,
     *,
     check_only: bool = False,
+    bases: Sequence[tuple[Buffer, Buffer]] = (),
 ) -> tuple[int, int]:
     """Decode frames into the caller's buffers, checking everything on the way.
 
@@ -98,6 +104,7 @@ def decode_run(
             rounded words. Any part of the chunks' words, any number of times. A chunk without
             segments is decoded and checked, and its words dropped.
         check_only: There are no segments; column 3 of `chunks` is ignored.
+        bases: As in `encode_run`, for the frames that are deltas; apart from `buffers`.
 
     Returns:
         Status and index in this call of the chunk at fault; (0, 0) if all is well. Unless the
@@ -131,11 +138,14 @@ def encode_frame(
     *,
     chunk: int = 0,
     codec: Literal[
-        "auto", "fast", "max", "off", "raw", "ladder", "modelled", "ans", "zstd", "huffman"
+        "auto", "fast", "max", "off", "raw", "ladder", "modelled", "ans", "zstd", "huffman",
+        "delta"
     ] = "auto",
     block_map: bool | None = None,
     zstd_level: int = 3,
     columns: int = 0,
+    base: Buffer | None = None,
+    base_crc32c: int = 0,
 ) -> bytes:
     """Return the frame of one chunk.
 
@@ -147,15 +157,21 @@ def encode_frame(
         block_map: True or False force the block map on or off; None uses it where it saves.
         zstd_level: As in `encode_run`.
         columns: As in `encode_run`; at most the number of words.
+        base: Words of the base, as many: the frame is a delta where that is smaller.
+        base_crc32c: Payload CRC32C in the header of the base's frame.
     """
 
-def decode_frame(frame: Buffer, words_out: Buffer) -> int:
+def decode_frame(
+    frame: Buffer, words_out: Buffer, *, base: Buffer | None = None, base_crc32c: int = 0
+) -> int:
     """Decode one frame into `words_out`.
 
     Args:
         frame: Bytes of the frame and no more.
         words_out: Words of the dtype's container, exactly as many as the frame has; apart from
-            `frame`.
+            `frame` and `base`.
+        base: Words of the base, which a delta needs.
+        base_crc32c: Payload CRC32C in the header of the base's frame.
 
     Returns:
         The status. Unless it is 0 the contents of `words_out` are undefined.
@@ -166,7 +182,7 @@ def frame_info(frame: Buffer) -> dict[str, object]:
 
     Returns:
         codec, dtype, flags, n_words, payload_bytes, frame_bytes, chunk, n_zero_blocks,
-        n_constant_blocks, columns (of a prediction, else 0), trimmed_bits (left out, of all
+        n_constant_blocks, n_same_blocks, columns (of a prediction, else 0), trimmed_bits (left out, of all
         words), n_escapes (integers), sign_slot and no_signs (bools: no word has a sign), levels
         (list of widths) and stream_bytes (name to bytes).
 

@@ -20,7 +20,9 @@ def encode_on_every_isa(words: np.ndarray, dtype: Dtype, **options: object) -> b
     return frame
 
 
-def decode_on_every_isa(frame: bytes, n_words: int, word_dtype: np.dtype) -> np.ndarray | None:
+def decode_on_every_isa(
+    frame: bytes, n_words: int, word_dtype: np.dtype, **base: object
+) -> np.ndarray | None:
     """Return the words of a frame, or None if it is refused, on which all kernels must agree."""
     before = _native.isa()
     results = []
@@ -28,7 +30,7 @@ def decode_on_every_isa(frame: bytes, n_words: int, word_dtype: np.dtype) -> np.
         for isa in _native.isas():
             _native.use_isa(isa)
             words = np.empty(n_words, word_dtype)
-            results.append((_native.decode_frame(frame, words), words))
+            results.append((_native.decode_frame(frame, words, **base), words))
     finally:
         _native.use_isa(before)
     status, words = results[0]

@@ -24,5 +24,9 @@ class TestHuffman(CodecConformance):
     codec = codec_by_name("huffman")
 
 
+class TestDelta(CodecConformance):
+    codec = codec_by_name("delta")
+
+
 class TestZstd(CodecConformance):
     codec = codec_by_name("zstd")

@@ -20,6 +20,7 @@ from orbax_gds.codecs import (
     reference,
     reference_ans,
     reference_ans_table,
+    reference_delta,
     reference_frame,
     reference_huffman,
     reference_ladder,
@@ -79,6 +80,7 @@ def hex_in(text: str) -> bytes:
         ("7.4", 0, reference_ladder.LADDER),
         ("7.6", 0, reference_modelled.MODELLED),
         ("7.7", 1, reference_ans.ANS),
+        ("7.11", 0, reference_delta.DELTA),
     ],
 )
 def test_tables_of_fields_are_those_of_the_code(
@@ -187,7 +189,9 @@ def test_the_registries_are_those_of_the_code() -> None:
     assert given["codec"] == ", ".join(f"{number} {name}" for number, name in codecs.items())
     assert given["`requires`"] == "`derived` (§4.2)"
     assert reference.FEATURES == manifest.KNOWN_REQUIRES == {FEATURE}
-    assert given["frame flag"] == f"bit {reference_frame.BLOCK_MAP_FLAG.bit_length() - 1} block map"
+    mapped, delta = reference_frame.BLOCK_MAP_FLAG, reference_frame.DELTA_FLAG
+    flags = f"bit {mapped.bit_length() - 1} block map, bit {delta.bit_length() - 1} delta"
+    assert given["frame flag"] == flags
     pooled = f"bit {reference_stripe.POOLED_FLAG.bit_length() - 1} pooled"
     derived = f"bit {reference_stripe.DERIVED_FLAG.bit_length() - 1} derived"
     assert given["shard flag"] == f"{pooled}, {derived}"

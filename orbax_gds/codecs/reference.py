@@ -24,7 +24,9 @@ import numpy as np
 
 from orbax_gds.codecs.reference_ans import Ans
 from orbax_gds.codecs.reference_bytes import crc32c
+from orbax_gds.codecs.reference_delta import Delta
 from orbax_gds.codecs.reference_frame import (
+    Base,
     decode_frame,
     encode_frame,
     parse_frame_header,
@@ -50,7 +52,9 @@ from orbax_gds.errors import Corrupt, NotFound, Truncated, Unsupported
 
 __all__ = [
     "Ans",
+    "Base",
     "Box",
+    "Delta",
     "Ladder",
     "Model",
     "Prediction",

@@ -10,6 +10,7 @@ import numpy as np
 
 from orbax_gds.codecs.reference_ans import Ans, decode_ans, encode_ans
 from orbax_gds.codecs.reference_bytes import Cursor, align, check_crc, crc32c
+from orbax_gds.codecs.reference_delta import Delta, decode_delta, encode_delta
 from orbax_gds.codecs.reference_huffman import decode_huffman, encode_huffman
 from orbax_gds.codecs.reference_ladder import Ladder, decode_ladder, encode_ladder
 from orbax_gds.codecs.reference_modelled import (
@@ -24,10 +25,10 @@ from orbax_gds.errors import Corrupt, Truncated, Unsupported
 
 FRAME = struct.Struct("<4sBBHIIIIII")
 FRAME_MAGIC = b"OGF1"
-CODECS = {0: "raw", 1: "ladder", 2: "modelled", 3: "ans", 4: "zstd", 5: "huffman"}
-BLOCK_MAP_FLAG = 1
+CODECS = {0: "raw", 1: "ladder", 2: "modelled", 3: "ans", 4: "zstd", 5: "huffman", 6: "delta"}
+BLOCK_MAP_FLAG, DELTA_FLAG = 1, 2
 BLOCK_WORDS = 256
-NORMAL, ZERO, CONSTANT = 0, 1, 2  # block codes
+NORMAL, ZERO, CONSTANT, SAME = 0, 1, 2, 3  # block codes
 MAX_CHUNK_WORDS = 1 << 28
 MAX_FRAME_BYTES = (1 << 31) - 1
 
@@ -76,7 +77,9 @@ def parse_frame_header(data: bytes, where: str = "frame") -> FrameHeader:
     check_crc(header[:28], crc, f"{where}: frame header")
     if codec not in CODECS:
         raise Unsupported(f"{where}: codec {codec} is unknown; known are {CODECS}.")
-    if flags & ~BLOCK_MAP_FLAG:
+    if CODECS[codec] == "delta" and not flags & DELTA_FLAG:
+        raise Unsupported(f"{where}: codec delta in a frame without the flag of one.")
+    if flags & ~(BLOCK_MAP_FLAG | DELTA_FLAG):
         raise Corrupt(f"{where}: frame flags {flags:#06x} hold a reserved bit.")
     dtype = dtype_by_id(dtype_id)
     if not supports(CODECS[codec], dtype):
@@ -102,8 +105,28 @@ def parse_frame_header(data: bytes, where: str = "frame") -> FrameHeader:
     )
 
 
-def decode_frame(frame: bytes, where: str = "frame") -> tuple[FrameHeader, np.ndarray]:
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """What a delta follows from. FORMAT §7.11.
+
+    Attributes:
+        words: Those of the base, as many as the chunk has.
+        payload_crc32c: What the header of the base's frame says.
+    """
+
+    words: np.ndarray
+    payload_crc32c: int
+
+
+def decode_frame(
+    frame: bytes, where: str = "frame", *, base: Base | None = None
+) -> tuple[FrameHeader, np.ndarray]:
     """Decode one whole frame.
+
+    Args:
+        frame: Its bytes and no more.
+        where: Coordinates for messages.
+        base: What a delta follows from; other frames do not need it.
 
     Returns:
         The header and the words, 1-d of the dtype's word type, bits above `bits` 0.
@@ -121,7 +144,7 @@ def decode_frame(frame: bytes, where: str = "frame") -> tuple[FrameHeader, np.nd
     payload = frame[FRAME.size : FRAME.size + header.payload_bytes]
     if any(frame[FRAME.size + header.payload_bytes :]):
         raise Corrupt(f"{where}: bytes after the payload are not 0.")
-    return header, _decode_payload(Cursor(payload, where), header)
+    return header, _decode_payload(Cursor(payload, where), header, base)
 
 
 def encode_frame(
@@ -137,6 +160,8 @@ def encode_frame(
     model: Model | None = None,
     ans: Ans | None = None,
     lengths: np.ndarray | None = None,
+    delta: Delta | None = None,
+    base: Base | None = None,
 ) -> bytes:
     """Code one chunk as a frame.
 
@@ -153,11 +178,18 @@ def encode_frame(
         model: Header of the modelled coding, likewise.
         ans: Header of the ans coding, likewise.
         lengths: Code lengths of the huffman coding, likewise: int64[256].
+        delta: Header of the delta coding, likewise.
+        base: Make a frame that needs this base; codec delta needs one.
     """
     words = words.astype(dtype.word_dtype) & dtype.word_dtype.type((1 << dtype.bits) - 1)
     if not supports(codec, dtype):
         raise Unsupported(f"Codec {codec} does not code dtype {dtype.name}.")
-    payload, places = _encode_blocks(words) if block_map else (b"", np.arange(words.size))
+    base_words = None if base is None else base.words
+    payload, places = b"", np.arange(words.size)
+    if block_map:
+        payload, places = _encode_blocks(words, base_words)
+    if base is not None:
+        payload = struct.pack("<I", base.payload_crc32c) + payload
     normal = words[places]
     if codec == "raw":
         payload += encode_raw(normal, dtype)
@@ -174,6 +206,10 @@ def encode_frame(
         payload += encode_ans(coded, ans) if codec == "ans" else encode_modelled(coded, model)
     elif codec == "huffman":
         payload += encode_huffman(normal, lengths)
+    elif codec == "delta":
+        if base is None:
+            raise Unsupported("Codec delta needs a base.")
+        payload += encode_delta(normal, base.words[places], dtype, delta)
     else:
         payload += encode_zstd(normal, dtype)
     return frame_payload(
@@ -182,7 +218,7 @@ def encode_frame(
         words.size,
         codec=codec,
         chunk=chunk,
-        flags=block_map,
+        flags=BLOCK_MAP_FLAG * block_map | DELTA_FLAG * (base is not None),
         align_bytes=align_bytes,
     )
 
@@ -206,12 +242,16 @@ def frame_payload(
     return header + struct.pack("<I", crc32c(header)) + body
 
 
-def _encode_blocks(words: np.ndarray) -> tuple[bytes, np.ndarray]:
+def _encode_blocks(words: np.ndarray, base: np.ndarray | None) -> tuple[bytes, np.ndarray]:
     """Return the block map with its constants, and the places of the normal words."""
     blocks = [words[at : at + BLOCK_WORDS] for at in range(0, words.size, BLOCK_WORDS)]
     codes = [
         NORMAL if (block != block[0]).any() else CONSTANT if block[0] else ZERO for block in blocks
     ]
+    for b, code in enumerate(codes):
+        piece = slice(b * BLOCK_WORDS, (b + 1) * BLOCK_WORDS)
+        if base is not None and code == NORMAL and (words[piece] == base[piece]).all():
+            codes[b] = SAME
     block_map = bytearray(-(-len(blocks) // 4))
     for b, code in enumerate(codes):
         block_map[b // 4] |= code << 2 * (b % 4)
@@ -221,10 +261,26 @@ def _encode_blocks(words: np.ndarray) -> tuple[bytes, np.ndarray]:
     return mapped, np.flatnonzero(is_normal)
 
 
-def _decode_payload(payload: Cursor, header: FrameHeader) -> np.ndarray:
+def _check_base(payload: Cursor, header: FrameHeader, base: Base | None) -> np.ndarray | None:
+    """Return the words of the base, or None if the frame needs none."""
+    if not header.flags & DELTA_FLAG:
+        return None
+    (crc,) = struct.unpack("<I", payload.take(4, "the CRC32C of the base"))
+    if base is None:
+        raise Corrupt(f"{payload.where}: a delta: the words of its base are needed.")
+    if base.payload_crc32c != crc or base.words.shape != (header.n_words,):
+        raise Corrupt(
+            f"{payload.where}: coded against a base with CRC32C {crc:08x}, not "
+            f"{base.payload_crc32c:08x}."
+        )
+    return base.words
+
+
+def _decode_payload(payload: Cursor, header: FrameHeader, base: Base | None) -> np.ndarray:
     dtype = header.dtype
+    base_words = _check_base(payload, header, base)
     if not header.flags & BLOCK_MAP_FLAG:
-        words = _decode_words(payload, header, np.arange(header.n_words))
+        words = _decode_words(payload, header, np.arange(header.n_words), base_words)
         payload.finish()
         return words
     n_blocks = -(-header.n_words // BLOCK_WORDS)
@@ -233,23 +289,28 @@ def _decode_payload(payload: Cursor, header: FrameHeader) -> np.ndarray:
     if codes[n_blocks:].any():
         raise Corrupt(f"{payload.where}: unused bits of the block map are not 0.")
     codes = codes[:n_blocks]
-    if codes.max() > CONSTANT:
-        raise Corrupt(f"{payload.where}: block code 3 is reserved.")
+    if base_words is None and codes.max() > CONSTANT:
+        raise Corrupt(f"{payload.where}: block code 3 in a frame without a base.")
     n_constants = int((codes == CONSTANT).sum())
     constants = payload.array(dtype.word_dtype, n_constants, "the words of constant blocks")
     if (constants >> (dtype.bits - 1) > 1).any():
         raise Corrupt(f"{payload.where}: a constant word has more than {dtype.bits} bits.")
     is_normal = np.repeat(codes == NORMAL, BLOCK_WORDS)[: header.n_words]
-    normal = _decode_words(payload, header, np.flatnonzero(is_normal))
+    normal = _decode_words(payload, header, np.flatnonzero(is_normal), base_words)
     payload.finish()
     per_block = np.zeros(n_blocks, dtype.word_dtype)
     per_block[codes == CONSTANT] = constants
     words = np.repeat(per_block, BLOCK_WORDS)[: header.n_words]
     words[is_normal] = normal
+    if base_words is not None:
+        is_same = np.repeat(codes == SAME, BLOCK_WORDS)[: header.n_words]
+        words[is_same] = base_words[is_same]
     return words
 
 
-def _decode_words(payload: Cursor, header: FrameHeader, places: np.ndarray) -> np.ndarray:
+def _decode_words(
+    payload: Cursor, header: FrameHeader, places: np.ndarray, base: np.ndarray | None
+) -> np.ndarray:
     """Decode the words at these places of the chunk."""
     codec, dtype = CODECS[header.codec], header.dtype
     if codec == "raw":
@@ -262,6 +323,8 @@ def _decode_words(payload: Cursor, header: FrameHeader, places: np.ndarray) -> n
         return decode_ans(payload, dtype, places, header.n_words)
     if codec == "huffman":
         return decode_huffman(payload, places.size, dtype)
+    if base is not None and codec == "delta":
+        return decode_delta(payload, base[places], dtype)
     return decode_zstd(payload, places.size, dtype)
 
 

@@ -62,14 +62,14 @@ def pack_lengths(lengths: np.ndarray) -> bytes:
     return (lengths[0::2] | lengths[1::2] << 4).astype("u1").tobytes()
 
 
-def parse_lengths(payload: Cursor, dtype: Dtype) -> np.ndarray:
-    """Read and check the header."""
+def parse_lengths(payload: Cursor, bits: int) -> np.ndarray:
+    """Read and check the header, for words of so many bits."""
     header = payload.array("u1", LENGTHS_BYTES, "the code lengths").astype(np.int64)
     lengths = np.stack([header & 15, header >> 4], axis=1).reshape(-1)
     shares = (1 << MAX_CODE_BITS >> lengths[lengths > 0]).sum()
     if (
         lengths.max() > MAX_CODE_BITS
-        or lengths[1 << dtype.bits :].any()
+        or lengths[1 << bits :].any()
         or shares != 1 << MAX_CODE_BITS
     ):
         raise Corrupt(f"{payload.where}: huffman: the lengths are not those of a code.")
@@ -89,15 +89,18 @@ def encode_huffman(words: np.ndarray, lengths: np.ndarray | None = None) -> byte
     code_of = {y: code for code, y in codes_of(lengths).items()}
     parts = [pack_lengths(lengths)]
     for at in range(0, words.size, SUB_BLOCK_WORDS):
-        sub_block = words[at : at + SUB_BLOCK_WORDS].tolist()
-        streams = []
-        for s in range(N_STREAMS):
-            bits = "".join(code_of[y] for y in sub_block[s::N_STREAMS][::-1])
-            ones = np.frombuffer(bits.encode(), "u1") - ord("0")
-            streams.append(np.packbits(ones, bitorder="little").tobytes())
-        parts.append(np.array([len(stream) for stream in streams], "<u2").tobytes())
-        parts += streams
+        parts.append(encode_sub_block(words[at : at + SUB_BLOCK_WORDS], code_of))
     return b"".join(parts)
+
+
+def encode_sub_block(words: np.ndarray, code_of: dict[int, str]) -> bytes:
+    """Return the lengths of the streams and the streams of up to 32768 words."""
+    streams = []
+    for s in range(N_STREAMS):
+        bits = "".join(code_of[y] for y in words.tolist()[s::N_STREAMS][::-1])
+        ones = np.frombuffer(bits.encode(), "u1") - ord("0")
+        streams.append(np.packbits(ones, bitorder="little").tobytes())
+    return np.array([len(stream) for stream in streams], "<u2").tobytes() + b"".join(streams)
 
 
 def decode_huffman(payload: Cursor, n_words: int, dtype: Dtype) -> np.ndarray:
@@ -105,15 +108,19 @@ def decode_huffman(payload: Cursor, n_words: int, dtype: Dtype) -> np.ndarray:
     words = np.zeros(n_words, dtype.word_dtype)
     if not n_words:
         return words
-    codes = codes_of(parse_lengths(payload, dtype))
+    codes = codes_of(parse_lengths(payload, dtype.bits))
     for at in range(0, n_words, SUB_BLOCK_WORDS):
-        sub_block = words[at : at + SUB_BLOCK_WORDS]
-        sizes = payload.array("<u2", N_STREAMS, "the lengths of huffman streams").tolist()
-        streams = [payload.take(size, "a huffman stream") for size in sizes]
-        for s, stream in enumerate(streams):
-            of_stream = sub_block[s::N_STREAMS]
-            of_stream[::-1] = _decode_stream(stream, of_stream.size, codes, payload.where)
+        decode_sub_block(payload, codes, words[at : at + SUB_BLOCK_WORDS])
     return words
+
+
+def decode_sub_block(payload: Cursor, codes: dict[str, int], words: np.ndarray) -> None:
+    """Undo `encode_sub_block`, into `words`."""
+    sizes = payload.array("<u2", N_STREAMS, "the lengths of huffman streams").tolist()
+    streams = [payload.take(size, "a huffman stream") for size in sizes]
+    for s, stream in enumerate(streams):
+        of_stream = words[s::N_STREAMS]
+        of_stream[::-1] = _decode_stream(stream, of_stream.size, codes, payload.where)
 
 
 def _decode_stream(stream: bytes, n: int, codes: dict[str, int], where: str) -> list[int]:

@@ -4,6 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
+from orbax_gds.codecs.delta import DeltaCodec
 from orbax_gds.codecs.native import NativeCodec
 from orbax_gds.dtypes import DTYPES, Dtype
 from orbax_gds.errors import Unsupported
@@ -59,6 +60,7 @@ CODECS: tuple[Codec, ...] = (
     NativeCodec(id=3, name="ans", dtypes=_MODELLED),  # §7.7
     NativeCodec(id=4, name="zstd", dtypes=DTYPES),  # §7.8
     NativeCodec(id=5, name="huffman", dtypes=_BYTES),  # §7.9
+    DeltaCodec(id=6),  # §7.11
 )
 
 _BY_ID = {codec.id: codec for codec in CODECS}

@@ -12,6 +12,8 @@ namespace {
 
 constexpr uint32_t kFlagExponents = 1;
 constexpr uint32_t kFlagLengths = 2;
+constexpr uint32_t kFlagUnchanged = 4;  // alone
+constexpr size_t kFlagsBytes = 2;
 constexpr size_t kFloorAt = 14;
 constexpr size_t kReservedAt = 15;
 // Escapes are classes, read and written as an exponent of 8 bits is.
@@ -264,6 +266,25 @@ Status encode_delta(const ChunkWords& chunk, const uint8_t* base, const Dtype& d
     return Status::kOk;
 }
 
+Status encode_unchanged(PayloadWriter& out) noexcept {
+    uint8_t* flags = out.reserve(kFlagsBytes);
+    if (flags == nullptr) {
+        return Status::kNoSpace;
+    }
+    store_u16le(flags, kFlagUnchanged);
+    return Status::kOk;
+}
+
+bool read_unchanged(PayloadReader& in) noexcept {
+    PayloadReader ahead = in;
+    const uint8_t* flags = ahead.take(kFlagsBytes);
+    if (flags == nullptr || load_u16le(flags) != kFlagUnchanged) {
+        return false;
+    }
+    in.take(kFlagsBytes);
+    return true;
+}
+
 Status read_delta_header(PayloadReader& in, const Dtype& dtype, DeltaPlan& plan) noexcept {
     const uint8_t* header = in.take(kDeltaHeaderBytes);
     if (header == nullptr) {
@@ -328,7 +349,10 @@ Status decode_delta(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words,
                     const uint8_t* base, const Dtype& dtype, uint8_t* words,
                     Workspace& workspace) noexcept {
     const uint32_t word_bytes = dtype.container_bytes;
-    if (in.left() == 0) {
+    if (n_normal_words == 0) {
+        return Status::kOk;
+    }
+    if (read_unchanged(in)) {
         copy_runs(runs, n_normal_words, word_bytes, base, words);
         return Status::kOk;
     }

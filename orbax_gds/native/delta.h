@@ -31,11 +31,17 @@ struct DeltaPlan {
 Status encode_delta(const ChunkWords& chunk, const uint8_t* base, const Dtype& dtype,
                     const DeltaPlan& plan, PayloadWriter& out, Workspace& workspace) noexcept;
 
-// Inverse; `words` may be `base`. With words == nullptr everything is decoded and checked, and
+// The coded words of a chunk whose words are all the base's.
+Status encode_unchanged(PayloadWriter& out) noexcept;
+
+// Inverse of both; `words` may be `base`. With words == nullptr everything is decoded and checked, and
 // nothing kept.
 Status decode_delta(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words,
                     const uint8_t* base, const Dtype& dtype, uint8_t* words,
                     Workspace& workspace) noexcept;
+
+// Whether the coded words say that nothing has changed; takes them if they do.
+bool read_unchanged(PayloadReader& in) noexcept;
 
 Status read_delta_header(PayloadReader& in, const Dtype& dtype, DeltaPlan& plan) noexcept;
 

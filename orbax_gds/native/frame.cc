@@ -69,6 +69,9 @@ bool encode_with_base(ChunkWords chunk, const Base& base, const Dtype& dtype,
         delta = before;
         header.flags = kFlagDelta;
         header.codec = Codec::kDelta;
+        if (encode_unchanged(delta) != Status::kOk) {
+            return false;
+        }
     } else if (encode_delta_words(chunk, dtype, options, delta, workspace, header.codec) !=
                    Status::kOk ||
                (counts.n_same == 0 && header.codec != Codec::kDelta)) {

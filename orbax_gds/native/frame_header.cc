@@ -56,6 +56,9 @@ Status read_frame_header(std::span<const uint8_t> frame, FrameHeader& header) no
     header.codec = static_cast<Codec>(in[4]);
     header.dtype = in[5];
     header.flags = load_u16le(in + 6);
+    if (header.codec == Codec::kDelta && (header.flags & kFlagDelta) == 0) {
+        return Status::kUnknownCodec;
+    }
     header.n_words = load_u32le(in + 8);
     header.payload_bytes = load_u32le(in + 12);
     header.frame_bytes = load_u32le(in + 16);

@@ -127,7 +127,12 @@ Status read_ans_info(PayloadReader& in, uint32_t n_words, uint32_t n_normal_word
 
 Status read_delta_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
                        FrameInfo& info) noexcept {
-    if (in.left() == 0) {
+    if (n_words == 0) {
+        return Status::kOk;
+    }
+    const size_t before = in.left();
+    if (read_unchanged(in)) {
+        info.heads_bytes = before - in.left();
         return Status::kOk;
     }
     DeltaPlan plan;

@@ -13,7 +13,7 @@ from orbax_gds.codecs.reference_prediction import predicted, symbols_of
 from orbax_gds.dtypes import dtype_by_name
 
 HEADING = "### 7.10 Worked examples of modelled and ans\n"
-NEXT_HEADING = "## 8. Reading\n"
+NEXT_HEADING = "### 7.11 delta\n"
 
 MOMENTS = np.frombuffer(
     bytes.fromhex("3fa0 3f08 3f98 3ee0 3ec0 3e80 0000 3e90 4040 3fc0 3ff0 7f80"), ">u2"

@@ -29,6 +29,8 @@ def plain_frames() -> Iterator[Frame]:
     """Yield two frames of every dtype and coding."""
     for dtype in DTYPES:
         for codec in filter(lambda codec: reference.supports(codec, dtype), CODECS.values()):
+            if codec == "delta":  # golden.deltas
+                continue
             for name, words in {
                 "plain": narrow(dtype, 37, 1) if dtype.split else noise(dtype, 37, 1),
                 "blocks": blocks(dtype),

@@ -5,6 +5,7 @@ also writes the worked examples of FORMAT §7.5 and §7.10 between their heading
 
 Files:
     frames.json: good frames as hex, each with the CRC32C of its words in memory.
+    deltas.json: good frames that need a base.
     refused.json: malformed frames as hex under CRCs that hold, each with the error it deserves.
     items/NAME/: whole items; items/NAME.json says dtype, shape and CRC32C of each leaf with words.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from golden import example, example_codings
+from golden.deltas import deltas
 from golden.derived_items import write_derived_item, write_saved_derived_item
 from golden.frames import frames
 from golden.refused import refused
@@ -121,7 +123,17 @@ def write() -> None:
         for name, frame, words in frames()
     }
     bad = {name: {"frame": frame.hex(), "error": error} for name, frame, error in refused()}
-    for file, entries in (("frames.json", good), ("refused.json", bad)):
+    based = {
+        name: {
+            "frame": frame.hex(),
+            "words_crc32c": crc_of(words),
+            "base": base.words.tobytes().hex(),
+            "base_crc32c": f"{base.payload_crc32c:08x}",
+        }
+        for name, frame, words, base in deltas()
+    }
+    files = {"frames.json": good, "deltas.json": based, "refused.json": bad}
+    for file, entries in files.items():
         path = GOLDEN / file
         kept = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps(entries | kept, indent=0) + "\n")
