@@ -15,7 +15,7 @@ from isas import decode_on_every_isa, encode_on_every_isa
 from orbax_gds import _native
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Base, Delta
-from orbax_gds.codecs.reference_delta import has_exponents
+from orbax_gds.codecs.reference_delta import has_exponents, max_low_bytes
 from orbax_gds.codecs.reference_frame import parse_frame_header
 from orbax_gds.dtypes import Dtype, dtype_by_name
 from orbax_gds.errors import Corrupt
@@ -54,6 +54,7 @@ def headers(draw: st.DrawFn, dtype: Dtype, words: np.ndarray, base: np.ndarray) 
         symbols=tuple(draw(st.permutations(range(16)))),
         exponents=exponents,
         floor=draw(st.integers(0, 255)) if exponents else 0,
+        low_bytes=draw(st.integers(0, max_low_bytes(dtype))),
         lengths=lengths if draw(st.booleans()) else None,
     )
 

@@ -21,6 +21,7 @@ from orbax_gds.dtypes import DTYPES, Dtype, dtype_by_name
 from orbax_gds.testing import chunks, famous_words
 
 BF16 = dtype_by_name("bfloat16")
+ALONE = tuple(codec for codec in CODECS if codec.name != "delta")  # which needs a base
 FP32 = dtype_by_name("float32")
 LADDER = codec_by_name("ladder")
 DTYPES_BY_ID = {dtype.id: dtype for dtype in DTYPES}
@@ -98,7 +99,7 @@ def weights_or_noise(dtype: Dtype) -> np.ndarray:
 @settings(max_examples=20)
 @given(
     chunk=chunks(max_words=33000),
-    codec=st.sampled_from(("auto", "off", *(codec.name for codec in CODECS))),
+    codec=st.sampled_from(("auto", "off", *(codec.name for codec in ALONE))),
     block_map=st.sampled_from((None, False, True)),
 )
 def test_every_kernel_writes_the_same_bytes(
@@ -115,7 +116,7 @@ def test_every_kernel_writes_the_same_bytes(
 @settings(max_examples=15)
 @given(
     matrix=matrices(),
-    codec=st.sampled_from(("auto", *(codec.name for codec in CODECS if codec.supports(BF16)))),
+    codec=st.sampled_from(("auto", *(codec.name for codec in ALONE if codec.supports(BF16)))),
     block_map=st.sampled_from((None, False, True)),
 )
 def test_every_kernel_writes_the_same_bytes_of_a_matrix_and_the_reference_reads_them(
@@ -131,7 +132,7 @@ def test_every_kernel_writes_the_same_bytes_of_a_matrix_and_the_reference_reads_
 @given(chunk=chunks(max_words=3000), block_map=st.booleans())
 def test_frame_info_adds_up(chunk: tuple[Dtype, np.ndarray], block_map: bool) -> None:
     dtype, words = chunk
-    for codec in [codec.name for codec in CODECS if codec.supports(dtype)]:
+    for codec in [codec.name for codec in ALONE if codec.supports(dtype)]:
         frame = _native.encode_frame(words, dtype.id, chunk=9, codec=codec, block_map=block_map)
         info = _native.frame_info(frame)
         assert (info["chunk"], info["dtype"], info["n_words"]) == (9, dtype.id, words.size)
@@ -223,7 +224,7 @@ def test_wrong_arguments_are_value_errors_with_the_numbers() -> None:
         _native.encode_frame(words, 31)
     with pytest.raises(ValueError, match="1 to 268435456 words, not 0"):
         _native.encode_frame(words[:0], BF16.id)
-    with pytest.raises(ValueError, match="'zstd' or 'huffman', not 'zip'"):
+    with pytest.raises(ValueError, match="'huffman' or 'delta', not 'zip'"):
         _native.encode_frame(words, BF16.id, codec="zip")
     with pytest.raises(ValueError, match="dtype has no split"):
         _native.encode_frame(words, dtype_by_name("uint16").id, codec="ladder")

@@ -44,6 +44,7 @@ class Delta:
         symbols: The symbol of each rank, a permutation of 0 to 15.
         exponents: The base's exponents tell what is expected.
         floor: The least class that is expected, with exponents.
+        low_bytes: Bytes of every difference that are written as they are.
         lengths: Code lengths of the bytes of the first bitmap: int64[256], or None.
     """
 
@@ -52,29 +53,30 @@ class Delta:
     symbols: tuple[int, ...]
     exponents: bool = False
     floor: int = 0
+    low_bytes: int = 0
     lengths: np.ndarray | None = None
 
     def pack(self) -> bytes:
         """Return the bytes of the header."""
         flags = _EXPONENTS * self.exponents | _LENGTHS * (self.lengths is not None)
         levels = pack_header(self.widths, self.symbols)
-        header = DELTA.pack(flags, self.emax, *levels, self.floor, 0)
+        header = DELTA.pack(flags, self.emax, *levels, self.floor, self.low_bytes)
         return header + (b"" if self.lengths is None else pack_lengths(self.lengths))
 
     @classmethod
     def parse(cls, payload: Cursor, dtype: Dtype) -> "Delta":
         """Read and check the header."""
         taken = payload.take(DELTA.size, "the delta header")
-        flags, emax, levels, symbols, floor, zero = DELTA.unpack(taken)
+        flags, emax, levels, symbols, floor, low_bytes = DELTA.unpack(taken)
         exponents = bool(flags & _EXPONENTS)
         if (
             flags > (_EXPONENTS | _LENGTHS)
-            or zero
+            or low_bytes > max_low_bytes(dtype)
             or emax > MAX_EMAX
             or (exponents and not has_exponents(dtype))
             or (floor and not exponents)
         ):
-            raise Corrupt(f"{payload.where}: delta: flags {flags}, emax {emax}, floor {floor}.")
+            raise Corrupt(f"{payload.where}: delta: flags {flags}, emax {emax}, {floor}, {low_bytes}.")
         widths, ranked = parse_header(levels, symbols, payload.where)
         lengths = parse_lengths(payload, 8) if flags & _LENGTHS else None
         return cls(
@@ -83,6 +85,7 @@ class Delta:
             symbols=ranked,
             exponents=exponents,
             floor=floor,
+            low_bytes=low_bytes,
             lengths=lengths,
         )
 
@@ -104,6 +107,11 @@ class Delta:
             exponents=exponents,
             lengths=fit_lengths(first) if words.size >= SUB_BLOCK_WORDS else None,
         )
+
+
+def max_low_bytes(dtype: Dtype) -> int:
+    """Return how many low bytes of differences may be written as they are."""
+    return 0 if dtype.bits <= 8 else 1 if dtype.bits <= 16 else 2
 
 
 def has_exponents(dtype: Dtype) -> bool:
@@ -189,6 +197,8 @@ def encode_delta(
 
 def _encode_sub_block(words: np.ndarray, base: np.ndarray, dtype: Dtype, delta: Delta) -> bytes:
     z = differences(words, base, dtype)
+    low = [(z >> np.uint64(8 * k)).astype("u1") for k in range(delta.low_bytes)]
+    z = z >> np.uint64(8 * delta.low_bytes)
     classes = _classes(z)
     symbols = _symbols(classes, base, dtype, delta)
     counts, bitmaps = encode_levels(symbols, delta.widths, delta.symbols)
@@ -202,7 +212,7 @@ def _encode_sub_block(words: np.ndarray, base: np.ndarray, dtype: Dtype, delta: 
     planes = [z[classes >= j + 2] >> np.uint64(j) & np.uint64(1) for j in range(n_planes)]
     head = np.array([*counts, escapes.size], "<u2").tobytes() + bytes([n_planes, is_coded])
     head += np.array([plane.size for plane in planes], "<u2").tobytes()
-    return b"".join([head, *bitmaps, escapes.tobytes(), *map(pack_bitmap, planes)])
+    return b"".join([head, *bitmaps, escapes.tobytes(), *low, *map(pack_bitmap, planes)])
 
 
 def decode_delta(payload: Cursor, base: np.ndarray, dtype: Dtype) -> np.ndarray:
@@ -225,7 +235,8 @@ def _decode_sub_block(
     m, where = base.size, payload.where
     counts, n_escapes = take_counts(payload, delta.widths)
     n_planes, is_coded = payload.take(2, "the head of a delta's sub-block")
-    if n_planes >= dtype.bits or is_coded > (delta.lengths is not None):
+    n_bits = dtype.bits - 8 * delta.low_bytes
+    if n_planes >= n_bits or is_coded > (delta.lengths is not None):
         raise Corrupt(f"{where}: delta: {n_planes} planes, coded {is_coded}.")
     sizes = payload.array("<u2", n_planes, "the numbers of bits of planes").tolist()
     first_bits = None
@@ -239,7 +250,8 @@ def _decode_sub_block(
     if n_escapes != (symbols == ESCAPE).sum():
         raise Corrupt(f"{where}: delta: {n_escapes} escapes do not fit the symbols.")
     classes[symbols == ESCAPE] = payload.array("u1", n_escapes, "the escapes")
-    if classes.max() > min(dtype.bits, n_planes + 1):
+    low = [payload.array("u1", m, "low bytes") for _ in range(delta.low_bytes)]
+    if classes.max() > min(n_bits, n_planes + 1):
         raise Corrupt(f"{where}: delta: class {classes.max()} with {n_planes} planes.")
     z = np.where(classes > 0, np.uint64(1) << np.maximum(classes - 1, 0).astype(np.uint64), 0)
     z = z.astype(np.uint64)
@@ -249,4 +261,6 @@ def _decode_sub_block(
             raise Corrupt(f"{where}: delta: plane {plane} has {size} bits, not {has_bit.sum()}.")
         bits = take_bitmap(payload, size, "a plane of a delta")
         z[has_bit] |= bits.astype(np.uint64) << np.uint64(plane)
+    for byte in reversed(low):
+        z = z << np.uint64(8) | byte
     return join_differences(z, base, dtype)

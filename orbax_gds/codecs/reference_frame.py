@@ -265,9 +265,9 @@ def _check_base(payload: Cursor, header: FrameHeader, base: Base | None) -> np.n
     """Return the words of the base, or None if the frame needs none."""
     if not header.flags & DELTA_FLAG:
         return None
-    (crc,) = struct.unpack("<I", payload.take(4, "the CRC32C of the base"))
     if base is None:
         raise Corrupt(f"{payload.where}: a delta: the words of its base are needed.")
+    (crc,) = struct.unpack("<I", payload.take(4, "the CRC32C of the base"))
     if base.payload_crc32c != crc or base.words.shape != (header.n_words,):
         raise Corrupt(
             f"{payload.where}: coded against a base with CRC32C {crc:08x}, not "

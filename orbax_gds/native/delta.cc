@@ -15,7 +15,7 @@ constexpr uint32_t kFlagLengths = 2;
 constexpr uint32_t kFlagUnchanged = 4;  // alone
 constexpr size_t kFlagsBytes = 2;
 constexpr size_t kFloorAt = 14;
-constexpr size_t kReservedAt = 15;
+constexpr size_t kLowBytesAt = 15;
 // Escapes are classes, read and written as an exponent of 8 bits is.
 constexpr Split kClasses = Split::kE8m0;
 
@@ -33,7 +33,7 @@ bool write_header(const DeltaPlan& plan, PayloadWriter& out) noexcept {
                                               (plan.tables.has_lengths ? kFlagLengths : 0)));
     write_ladder_header(plan.tables.ladder, header + 2);
     header[kFloorAt] = plan.tables.floor;
-    header[kReservedAt] = 0;
+    header[kLowBytesAt] = plan.tables.low_bytes;
     if (plan.tables.has_lengths) {
         write_lengths(plan.lengths, lengths);
     }
@@ -104,7 +104,13 @@ bool write_delta_levels(uint32_t m, const DeltaTables& tables, uint8_t* counts, 
     return true;
 }
 
-bool write_planes(const LowPlanes& planes, PayloadWriter& out) noexcept {
+bool write_planes(const LowPlanes& planes, uint32_t low_bytes, uint32_t m,
+                  PayloadWriter& out) noexcept {
+    for (uint32_t k = 0; k < low_bytes; ++k) {
+        if (!append(planes.low[k], m, out)) {
+            return false;
+        }
+    }
     for (uint32_t plane = 0; plane < planes.n; ++plane) {
         if (!append(planes.of[plane], level_bytes(1, planes.n_bits[plane]), out)) {
             return false;
@@ -134,7 +140,7 @@ Status encode_sub_block(const uint8_t* words, const uint8_t* base, uint32_t m, c
     }
     bool is_coded = false;
     if (!write_delta_levels(m, tables, counts, is_coded, out, workspace) ||
-        !append(workspace.escapes, n_escapes, out) || !write_planes(planes, out)) {
+        !append(workspace.escapes, n_escapes, out) || !write_planes(planes, tables.low_bytes, m, out)) {
         return Status::kNoSpace;
     }
     head[1] = is_coded ? 1 : 0;
@@ -151,12 +157,18 @@ Status read_coded_bitmap(const uint8_t* streams, const DeltaHead& head, uint32_t
 }
 
 // Where the planes lie: in the payload, or in the workspace if a reader might go past its end.
-LowPlanesView view_planes(const uint8_t* planes, const DeltaHead& head, size_t left,
-                          Workspace& workspace) noexcept {
+LowPlanesView view_planes(const uint8_t* planes, const DeltaHead& head, uint32_t low_bytes,
+                          uint32_t m, size_t left, Workspace& workspace) noexcept {
     LowPlanesView view;
     if (left < LowPlanesView::kBeyond) {
         std::memcpy(workspace.sub_block, planes, head.planes_bytes);
         planes = workspace.sub_block;
+    }
+    for (const uint8_t*& low : view.low) {
+        low = planes;  // with fewer low bytes it is not read
+    }
+    for (uint32_t k = 0; k < low_bytes; ++k, planes += m) {
+        view.low[k] = planes;
     }
     view.n = head.n_planes;
     for (uint32_t plane = 0; plane < view.n; ++plane) {
@@ -197,7 +209,7 @@ Status decode_sub_block(PayloadReader& in, const uint8_t* base, uint32_t m, cons
         status != Status::kOk) {
         return status;
     }
-    const LowPlanesView view = view_planes(planes, head, in.left(), workspace);
+    const LowPlanesView view = view_planes(planes, head, plan.tables.low_bytes, m, in.left(), workspace);
     const MergeDeltaFn merge = kernels().delta->merge[container_log2(dtype)];
     const bool merged = merge(workspace.planes[0], base, m, delta_format(dtype), plan.tables,
                               escapes, head.ladder.n_escapes, view, words);
@@ -293,7 +305,9 @@ Status read_delta_header(PayloadReader& in, const Dtype& dtype, DeltaPlan& plan)
     const uint32_t flags = load_u16le(header);
     plan.tables.exponents = (flags & kFlagExponents) != 0;
     plan.tables.has_lengths = (flags & kFlagLengths) != 0;
-    if (flags > (kFlagExponents | kFlagLengths) || header[kReservedAt] != 0 ||
+    plan.tables.low_bytes = header[kLowBytesAt];
+    if (flags > (kFlagExponents | kFlagLengths) ||
+        header[kLowBytesAt] > max_low_bytes(dtype) ||
         (plan.tables.exponents ? !has_delta_exponents(dtype.split) : header[kFloorAt] != 0)) {
         return Status::kDeltaHeader;
     }
@@ -321,7 +335,7 @@ Status read_delta_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
     bytes += 2 * size_t{tables.ladder.n_levels};
     head.n_planes = bytes[0];
     head.is_coded = bytes[1] == 1;
-    if (head.n_planes >= dtype.bits || bytes[1] > 1 || (head.is_coded && !tables.has_lengths)) {
+    if (head.n_planes >= dtype.bits - 8u * tables.low_bytes || bytes[1] > 1 || (head.is_coded && !tables.has_lengths)) {
         return Status::kDeltaSubBlock;
     }
     LadderTables ladder = tables.ladder;
@@ -334,7 +348,7 @@ Status read_delta_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
     if (n_bits == nullptr) {
         return Status::kPayloadShort;
     }
-    head.planes_bytes = 0;
+    head.planes_bytes = size_t{tables.low_bytes} * m;
     for (uint32_t plane = 0; plane < head.n_planes; ++plane) {
         head.plane_bits[plane] = load_u16le(n_bits + 2 * plane);
         head.planes_bytes += level_bytes(1, head.plane_bits[plane]);

@@ -19,6 +19,11 @@ constexpr bool has_delta_exponents(Split split) noexcept {
     return split != Split::kNone && split_bits(split).exponent <= 8;
 }
 
+// Low bytes of differences that may be written as they are; there is always more of a word.
+constexpr uint32_t max_low_bytes(const Dtype& dtype) noexcept {
+    return dtype.bits <= 8 ? 0 : dtype.bits <= 16 ? 1 : kMaxLowBytes;
+}
+
 DeltaFormat delta_format(const Dtype& dtype) noexcept;
 
 // What a chunk is coded with.

@@ -9,6 +9,7 @@
 namespace ogds {
 
 inline constexpr uint32_t kMaxLowPlanes = 63;
+inline constexpr uint32_t kMaxLowBytes = 2;
 
 // What differences need to know of a dtype. Words are shifted to the top of their container.
 struct DeltaFormat {
@@ -24,6 +25,7 @@ struct DeltaTables {
     LadderTables ladder;
     bool exponents = false;  // the base's exponents tell what is expected
     uint8_t floor = 0;
+    uint8_t low_bytes = 0;  // of every difference, that are written as they are
     bool has_lengths = false;
 };
 
@@ -31,6 +33,7 @@ struct DeltaTables {
 struct LowPlanes {
     // More than the words need: writers store 8 bytes at any position.
     static constexpr size_t kBytes = kSubBlockWords / 8 + 64;
+    uint8_t low[kMaxLowBytes][kSubBlockWords];  // the low bytes of all words, lowest first
     uint8_t of[kMaxLowPlanes][kBytes];
     uint32_t n_bits[kMaxLowPlanes];
     uint32_t n;  // planes up to the last that has a bit
@@ -38,7 +41,8 @@ struct LowPlanes {
 
 // The same in a payload. Readers load up to kBeyond bytes behind the end of any plane.
 struct LowPlanesView {
-    static constexpr size_t kBeyond = 64;
+    static constexpr size_t kBeyond = 320;
+    const uint8_t* low[kMaxLowBytes];
     const uint8_t* of[kMaxLowPlanes];
     uint32_t n_bits[kMaxLowPlanes];
     uint32_t n;
@@ -52,7 +56,7 @@ using SplitDeltaFn = uint32_t (*)(const uint8_t* words, const uint8_t* base, uin
                                   RankPlanes& ranks, uint8_t* escapes, LowPlanes& planes) noexcept;
 
 // Inverse; `words` may be `base`. False if the ranks do not hold exactly n_escapes escapes, a class
-// is above bits or planes.n + 1, or the words do not take exactly the bits of every plane.
+// is above the bits that are left or planes.n + 1, or the words do not take exactly the bits of every plane.
 using MergeDeltaFn = bool (*)(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                               const DeltaFormat& format, const DeltaTables& tables,
                               const uint8_t* escapes, uint32_t n_escapes,

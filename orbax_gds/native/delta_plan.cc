@@ -16,8 +16,9 @@ constexpr uint32_t kFloors = 14;  // that are tried
 // Words of the sample in their order: class, and exponent of the base.
 struct Sample {
     uint32_t n = 0;
-    uint64_t low_bits = 0;  // below their classes
+    uint64_t low_bits = 0;  // below their classes, and low bytes
     uint32_t largest = 0;
+    uint32_t n_short[kMaxLowBytes + 1] = {};  // words that have nothing above so many bytes
     uint8_t classes[kMostSampled];
     uint8_t exponents[kMostSampled];
 };
@@ -37,6 +38,9 @@ void add_words(const uint8_t* words, const uint8_t* base, uint32_t n, const Delt
                                  format.exponent_mask);
         sample.low_bits += c > 1 ? c - 1 : 0;
         sample.largest = std::max(sample.largest, c);
+        for (uint32_t k = 1; k <= kMaxLowBytes; ++k) {
+            sample.n_short[k] += c <= 8 * k ? 1 : 0;
+        }
     }
 }
 
@@ -60,6 +64,29 @@ void take_sample(const ChunkWords& chunk, const Dtype& dtype, Sample& sample) no
         }
     };
     each_sampled_group(chunk.map, chunk.n_words, add, ahead);
+}
+
+// Planes of which nearly every word has a bit take more time than bytes, and as many bits: as low
+// bytes are left out as long as few words have nothing above them. The classes are then those of
+// what is above.
+uint8_t leave_out_low_bytes(const Dtype& dtype, Sample& sample) noexcept {
+    constexpr uint32_t kFew = 7;  // one word in so many: measured on fp32 weights, 0.4 % longer
+    uint32_t low_bytes = 0;
+    while (low_bytes < max_low_bytes(dtype) &&
+           sample.n_short[low_bytes + 1] <= sample.n / kFew) {
+        ++low_bytes;
+    }
+    if (low_bytes == 0) {
+        return 0;
+    }
+    sample.low_bits = uint64_t{8} * low_bytes * sample.n;
+    sample.largest = sample.largest > 8 * low_bytes ? sample.largest - 8 * low_bytes : 0;
+    for (uint32_t i = 0; i < sample.n; ++i) {
+        uint8_t& c = sample.classes[i];
+        c = c > 8 * low_bytes ? static_cast<uint8_t>(c - 8 * low_bytes) : uint8_t{0};
+        sample.low_bits += c > 1 ? c - 1u : 0u;
+    }
+    return static_cast<uint8_t>(low_bytes);
 }
 
 // How often exponent and class occur together, without the unchanged words.
@@ -199,12 +226,14 @@ DeltaEstimate plan_delta(const ChunkWords& chunk, const Dtype& dtype, DeltaPlan&
         choose_symbol_levels(symbols, 1, plan.tables.ladder);
         return {};
     }
+    const uint8_t low_bytes = leave_out_low_bytes(dtype, sample);
     const Cells cells(sample);
     uint64_t best = ~uint64_t{0};
     uint32_t best_symbols[16] = {};
     const auto consider = [&](bool exponents, uint32_t emax, uint32_t floor) {
         DeltaTables tables;
         tables.exponents = exponents;
+        tables.low_bytes = low_bytes;
         tables.floor = static_cast<uint8_t>(floor);
         tables.ladder.emax = static_cast<uint16_t>(emax);
         uint32_t symbols[16];

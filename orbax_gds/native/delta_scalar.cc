@@ -44,8 +44,11 @@ uint32_t split(const uint8_t* words, const uint8_t* base, uint32_t m, const Delt
     uint32_t largest = 0;
     for (uint32_t i = 0; i < m; ++i) {
         const Word b = D::load(base, i);
-        const Word z =
+        uint64_t z =
             D::difference(D::load(words, i), b, format.shift, static_cast<Word>(format.flip));
+        for (uint32_t k = 0; k < tables.low_bytes; ++k, z >>= 8) {
+            planes.low[k][i] = static_cast<uint8_t>(z);
+        }
         const uint32_t c = class_of(z);
         const auto exponent =
             static_cast<uint32_t>(b >> format.exponent_shift) & format.exponent_mask;
@@ -86,7 +89,7 @@ bool merge(const RankPlanes& ranks, const uint8_t* base, uint32_t m, const Delta
         } else if (symbol == kZeroSymbol) {
             c = 0;
         }
-        if (c > format.bits || c > planes.n + 1) {
+        if (c > format.bits - 8u * tables.low_bytes || c > planes.n + 1) {
             return false;
         }
         uint64_t z = c == 0 ? 0 : uint64_t{1} << (c - 1);
@@ -96,6 +99,9 @@ bool merge(const RankPlanes& ranks, const uint8_t* base, uint32_t m, const Delta
                 return false;
             }
             z |= static_cast<uint64_t>((planes.of[plane][at / 8] >> (at % 8)) & 1) << plane;
+        }
+        for (uint32_t k = tables.low_bytes; k-- > 0;) {
+            z = z << 8 | planes.low[k][i];
         }
         D::store(words, i, D::word(static_cast<Word>(z), b, format.shift,
                                    static_cast<Word>(format.flip)));

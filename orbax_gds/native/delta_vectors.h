@@ -85,75 +85,92 @@ constexpr uint32_t class_of_word(Word z) noexcept {
     return z == 0 ? 0 : 32 - static_cast<uint32_t>(__builtin_clz(z));
 }
 
-// The words of a tile and what is expected of them.
-template <class V, class Word>
-struct DeltaTile {
+// So many words are coded together that the planes of all lie in a first-level cache.
+constexpr uint32_t kBatchWords = 2048;
+constexpr uint32_t kBatchGroups = kBatchWords / 64;
+
+// The differences of a batch of words without their kLow low bytes, and their planes.
+template <class V, class Word, uint32_t kLow>
+struct DeltaBatch {
     using D = DeltaOf<Word>;
-    static constexpr uint32_t kWords = V::kBytes * 8;
-    static constexpr uint32_t kGroups = kWords / 64;
-    static constexpr uint32_t kBits = 8 * sizeof(Word);
+    static constexpr uint32_t kTile = V::kBytes * 8;
+    static constexpr uint32_t kTileGroups = kTile / 64;
+    static constexpr uint32_t kBits = 8 * (sizeof(Word) - kLow);
 
-    alignas(64) Word z[kWords];
-    alignas(64) Word base[kWords];
-    alignas(64) uint8_t expected[kWords];
-    alignas(64) uint64_t planes[kBits][kGroups];
+    alignas(64) Word z[kBatchWords];
+    alignas(64) Word base[kTile];
+    alignas(64) uint8_t expected[kTile];
+    alignas(64) uint8_t classes[kBatchWords];
+    alignas(64) uint64_t planes[kBits][kBatchGroups];
 
-    void load_base(const uint8_t* words) noexcept {
-        auto* to = reinterpret_cast<uint8_t*>(base);
-        for (uint32_t i = 0; i < sizeof base; i += V::kBytes) {
-            V::store_whole(to + i, V::load_whole(words + i));
-        }
+    uint8_t* plane_at(uint32_t plane, uint32_t tile) noexcept {
+        return reinterpret_cast<uint8_t*>(planes[plane] + tile * kTileGroups);
     }
 
-    void expect(const DeltaFormat& format, const DeltaTables& tables) noexcept {
+    // What is expected of a tile.
+    void expect(const uint8_t* tile_base, const DeltaFormat& format,
+                const DeltaTables& tables) noexcept {
         if (!tables.exponents) {
-            __builtin_memset(expected, static_cast<uint8_t>(tables.ladder.emax), sizeof expected);
+            const auto emax = V::splat(tables.ladder.emax);
+            for (uint32_t i = 0; i < kTile; i += V::kBytes) {
+                V::store_whole(expected + i, emax);
+            }
             return;
         }
         const auto emax = static_cast<uint8_t>(tables.ladder.emax);
         const uint8_t floor = tables.floor;
         const uint32_t shift = format.exponent_shift;
         const uint8_t mask = format.exponent_mask;
-        for (uint32_t i = 0; i < kWords; ++i) {
-            const auto e = static_cast<uint8_t>(static_cast<uint8_t>(base[i] >> shift) & mask);
+        for (uint32_t i = 0; i < kTile; ++i) {
+            const auto e =
+                static_cast<uint8_t>(static_cast<uint8_t>(D::load(tile_base, i) >> shift) & mask);
             const auto cut = e < emax ? e : emax;
             const auto p = static_cast<uint8_t>(emax - cut);
             expected[i] = p > floor ? p : floor;
         }
     }
 
-    // Returns the differences, ORed.
-    Word difference(const uint8_t* words, const DeltaFormat& format) noexcept {
-        const uint32_t shift = format.shift;
+    // Of `n` words; returns what is above their low bytes, ORed.
+    Word difference(const uint8_t* words, const uint8_t* from, uint32_t n,
+                    const DeltaFormat& format) noexcept {
+        const uint32_t shift = sizeof(Word) == 1 ? format.shift : 0;  // longer words are full
         const auto flip = static_cast<Word>(format.flip);
         Word any = 0;
-        for (uint32_t i = 0; i < kWords; ++i) {
-            z[i] = D::difference(D::load(words, i), base[i], shift, flip);
+        for (uint32_t i = 0; i < n; ++i) {
+            z[i] = D::difference(D::load(words, i), D::load(from, i), shift, flip);
             any = static_cast<Word>(any | z[i]);
         }
-        return any;
+        return static_cast<Word>(any >> 8 * kLow);
     }
 
-    void join(const DeltaFormat& format, uint8_t* __restrict words) const noexcept {
-        const uint32_t shift = format.shift;
+    // Writes a tile's words, which may be its base.
+    void join(uint32_t tile, const uint8_t* tile_base, const DeltaFormat& format,
+              uint8_t* __restrict words) noexcept {
+        const uint32_t shift = sizeof(Word) == 1 ? format.shift : 0;  // longer words are full
         const auto flip = static_cast<Word>(format.flip);
-        for (uint32_t i = 0; i < kWords; ++i) {
-            D::store(words, i, D::word(z[i], base[i], shift, flip));
+        const Word* of_tile = z + tile * kTile;
+        auto* copy = reinterpret_cast<uint8_t*>(base);
+        for (uint32_t i = 0; i < sizeof base; i += V::kBytes) {
+            V::store_whole(copy + i, V::load_whole(tile_base + i));
+        }
+        for (uint32_t i = 0; i < kTile; ++i) {
+            D::store(words, i, D::word(of_tile[i], base[i], shift, flip));
         }
     }
 };
 
 // --- encoding ------------------------------------------------------------------------------------
 
-// Ranks of a tile's words and, if any has bits below its class, the planes of the differences.
-// Returns the plane of the escapes; of each word the class is left in `classes`.
-template <class V, class Word>
-inline typename V::T rank_tile(DeltaTile<V, Word>& tile, uint32_t largest,
+// Ranks of a tile's words, its low bytes and the planes of what is above, as far as any word of the
+// batch has bits below its class: `largest` is that of the batch. Returns the plane of the escapes.
+template <class V, class Word, uint32_t kLow>
+inline typename V::T rank_tile(DeltaBatch<V, Word, kLow>& batch, uint32_t tile, uint32_t largest,
                                const typename V::T& rank_of, const typename V::T (&flips)[4],
-                               uint8_t* ranks_out, uint8_t* classes) noexcept {
+                               uint8_t* ranks_out, uint8_t* const* low) noexcept {
     constexpr uint32_t kBytes = sizeof(Word);
     using T = typename V::T;
-    const auto* z = reinterpret_cast<const uint8_t*>(tile.z);
+    const auto* z = reinterpret_cast<const uint8_t*>(batch.z + tile * batch.kTile);
+    uint8_t* classes = batch.classes + tile * batch.kTile;
     const T half = V::splat(0x0F);
     const T zero = V::splat(kZeroSymbol);
     T ranks[8];
@@ -161,17 +178,21 @@ inline typename V::T rank_tile(DeltaTile<V, Word>& tile, uint32_t largest,
     for (uint32_t q = 0; q < 8; ++q) {
         T part[kBytes];
         load_bytes<V, Word>(z, q, part);
+        for (uint32_t k = 0; k < kLow; ++k) {
+            V::store(low[k] + 16 * q, kLaneWords, part[k]);
+        }
         T least = V::splat(255);
-        for (uint32_t k = 0; k < kBytes; ++k) {
+        for (uint32_t k = kLow; k < kBytes; ++k) {
             bytes[k][q] = part[k];
-            const T low = V::lookup(V::table(kClassTables[k].low), V::and_(part[k], half));
-            const T high = V::lookup(V::table(kClassTables[k].high),
-                                     V::and_(V::template right16<4>(part[k]), half));
-            least = V::min8(least, V::min8(low, high));
+            const ClassTables& tables = kClassTables[k - kLow];
+            const T lower = V::lookup(V::table(tables.low), V::and_(part[k], half));
+            const T upper = V::lookup(V::table(tables.high),
+                                      V::and_(V::template right16<4>(part[k]), half));
+            least = V::min8(least, V::min8(lower, upper));
         }
         const T c = V::xor_(least, V::splat(255));
         V::store(classes + 16 * q, kLaneWords, c);
-        const T distance = V::sub8(V::load(tile.expected + 16 * q, kLaneWords), c);
+        const T distance = V::sub8(V::load(batch.expected + 16 * q, kLaneWords), c);
         const T cut = V::min8(distance, zero);
         const T symbol = V::sub8(cut, V::equal8(cut, zero));  // 14 and more become 15
         ranks[q] = V::lookup(rank_of, V::select(V::equal8(c, V::splat(0)), zero, symbol));
@@ -181,10 +202,10 @@ inline typename V::T rank_tile(DeltaTile<V, Word>& tile, uint32_t largest,
     for (uint32_t b = 0; b < 4; ++b) {
         V::store_whole(ranks_out + sizeof(RankPlanes::bit[0]) * b, rank_planes[b]);
     }
-    for (uint32_t k = 0; k < kBytes && 8 * k < largest && largest > 1; ++k) {
+    for (uint32_t k = kLow; k < kBytes && 8 * (k - kLow) < largest && largest > 1; ++k) {
         to_planes<V>(bytes[k]);
         for (uint32_t b = 0; b < 8; ++b) {
-            V::store_whole(reinterpret_cast<uint8_t*>(tile.planes[8 * k + b]), bytes[k][b]);
+            V::store_whole(batch.plane_at(8 * (k - kLow) + b, tile), bytes[k][b]);
         }
     }
     return escapes_of<V>(rank_planes, flips);
@@ -198,24 +219,32 @@ public:
         __builtin_memset(planes.n_bits, 0, sizeof planes.n_bits);
     }
 
-    void append(uint32_t plane, uint64_t bits, uint32_t n) noexcept {
-        const uint32_t before = planes_.n_bits[plane];
-        const uint32_t fill = before % 8;
-        const uint64_t whole = waiting_[plane] | bits << fill;
-        store_u64le(planes_.of[plane] + before / 8, whole);
-        planes_.n_bits[plane] = before + n;
-        // Whether they fill eight bytes is a matter of chance: no branch.
-        const uint32_t end = fill + n;
-        const uint64_t below = whole >> (end & 56);
-        const uint64_t beyond = (bits >> 1) >> (63 - fill);
-        const uint64_t is_full = 0 - static_cast<uint64_t>(end >> 6);
-        waiting_[plane] = (below & ~is_full) | (beyond & is_full);
+    // The bits of `plane` of the words in `above`, group by group.
+    template <class Bits>
+    void append(uint32_t plane, const uint64_t* bits, const uint64_t* above,
+                uint32_t n_groups) noexcept {
+        uint8_t* const to = planes_.of[plane];
+        uint32_t at = planes_.n_bits[plane];
+        uint64_t waiting = waiting_[plane];
+        for (uint32_t g = 0; g < n_groups; ++g) {
+            const uint64_t some = Bits::extract({bits[g], 0, 0, 0}, above[g]).b0;
+            const uint32_t fill = at % 8;
+            const uint64_t whole = waiting | some << fill;
+            store_u64le(to + at / 8, whole);
+            const uint32_t end = fill + static_cast<uint32_t>(__builtin_popcountll(above[g]));
+            at += end - fill;
+            // Whether they fill eight bytes is a matter of chance: no branch.
+            const uint64_t is_full = 0 - static_cast<uint64_t>(end >> 6);
+            waiting = (whole >> (end & 56) & ~is_full) | ((some >> 1) >> (63 - fill) & is_full);
+        }
+        planes_.n_bits[plane] = at;
+        waiting_[plane] = waiting;
     }
 
     void finish(uint32_t largest) noexcept {
         planes_.n = largest < 2 ? 0 : largest - 1;
         for (uint32_t plane = 0; plane < planes_.n; ++plane) {
-            append(plane, 0, 0);
+            store_u64le(planes_.of[plane] + planes_.n_bits[plane] / 8, waiting_[plane]);
         }
     }
 
@@ -224,27 +253,12 @@ private:
     uint64_t waiting_[kMaxLowPlanes] = {};
 };
 
-template <class V, class Bits, class Word>
-inline void append_low(const DeltaTile<V, Word>& tile, uint32_t largest,
-                       LowWriter& writer) noexcept {
-    for (uint32_t g = 0; g < tile.kGroups; ++g) {
-        uint64_t above = tile.planes[largest - 1][g];
-        for (uint32_t plane = largest - 1; plane-- > 0;) {
-            const uint64_t bits = tile.planes[plane][g];
-            const uint64_t extracted = Bits::extract({bits, 0, 0, 0}, above).b0;
-            writer.append(plane, extracted, static_cast<uint32_t>(__builtin_popcountll(above)));
-            above |= bits;
-        }
-    }
-}
-
-template <class V, class Bits, class Word>
+template <class V, class Bits, class Word, uint32_t kLow>
 uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
                      const DeltaFormat& format, const DeltaTables& tables, RankPlanes& ranks,
                      uint8_t* escapes, LowPlanes& planes) noexcept {
-    using Tile = DeltaTile<V, Word>;
-    constexpr size_t kTileBytes = Tile::kWords * sizeof(Word);
-    Tile tile;
+    using Batch = DeltaBatch<V, Word, kLow>;
+    Batch batch;
     const auto rank_of = V::table(tables.ladder.rank_of_symbol);
     typename V::T flips[4];
     set_flips<V>(tables.ladder.escape_rank, flips);
@@ -252,33 +266,51 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
     auto* ranks_out = reinterpret_cast<uint8_t*>(&ranks);
     uint32_t n_escapes = 0;
     uint32_t largest = 0;
-    const auto split_tile = [&](const uint8_t* tile_words, const uint8_t* tile_base, uint32_t i,
-                                uint32_t n) {
-        alignas(64) uint8_t classes[Tile::kWords];
-        tile.load_base(tile_base);
-        const uint32_t of_tile = class_of_word<Word>(tile.difference(tile_words, format));
-        tile.expect(format, tables);
-        const auto found = rank_tile<V, Word>(tile, of_tile, rank_of, flips, ranks_out + i / 8,
-                                              classes);
-        if (__builtin_expect(V::any(found), 0)) {
-            for_each_bit<V>(found, n, [&](uint32_t at) { escapes[n_escapes++] = classes[at]; });
+    // Of n words, a multiple of a tile; of which n_real are there.
+    const auto split_batch = [&](const uint8_t* from, const uint8_t* from_base, uint32_t first,
+                                 uint32_t n, uint32_t n_real) {
+        const Word any = batch.difference(from, from_base, n, format);
+        const uint32_t of_batch = class_of_word<Word>(any);
+        const uint32_t n_tiles = n / Batch::kTile;
+        for (uint32_t t = 0; t < n_tiles; ++t) {
+            const uint32_t at = t * Batch::kTile;
+            uint8_t* const low[] = {planes.low[0] + first + at, planes.low[1] + first + at};
+            batch.expect(from_base + at * sizeof(Word), format, tables);
+            const auto found = rank_tile<V, Word, kLow>(batch, t, of_batch, rank_of, flips,
+                                                        ranks_out + (first + at) / 8, low);
+            if (__builtin_expect(V::any(found), 0)) {
+                const uint32_t n_there = n_real - at < Batch::kTile ? n_real - at : Batch::kTile;
+                for_each_bit<V>(found, n_there, [&](uint32_t i) {
+                    escapes[n_escapes++] = batch.classes[at + i];
+                });
+            }
         }
-        if (of_tile > 1) {
-            append_low<V, Bits, Word>(tile, of_tile, writer);
+        if (of_batch > 1) {
+            uint64_t above[kBatchGroups];
+            __builtin_memcpy(above, batch.planes[of_batch - 1], n / 8);
+            for (uint32_t plane = of_batch - 1; plane-- > 0;) {
+                writer.append<Bits>(plane, batch.planes[plane], above, n / 64);
+                for (uint32_t g = 0; g < n / 64; ++g) {
+                    above[g] |= batch.planes[plane][g];
+                }
+            }
         }
-        largest = of_tile > largest ? of_tile : largest;
+        largest = of_batch > largest ? of_batch : largest;
     };
     uint32_t i = 0;
-    for (; i + Tile::kWords <= m; i += Tile::kWords) {
+    for (; m - i >= Batch::kTile;) {
+        const uint32_t left = (m - i) / Batch::kTile * Batch::kTile;
+        const uint32_t n = left < kBatchWords ? left : kBatchWords;
         const size_t at = i * sizeof(Word);
-        prefetch_words(words + at, kTileBytes);
-        split_tile(words + at, base + at, i, Tile::kWords);
+        prefetch_words(words + at, static_cast<uint32_t>(n * sizeof(Word)));
+        split_batch(words + at, base + at, i, n, n);
+        i += n;
     }
     if (i < m) {
-        alignas(64) uint8_t last[2][kTileBytes] = {};  // what is not there has not changed
+        alignas(64) uint8_t last[2][Batch::kTile * sizeof(Word)] = {};  // what is not there is equal
         __builtin_memcpy(last[0], words + i * sizeof(Word), (m - i) * sizeof(Word));
         __builtin_memcpy(last[1], base + i * sizeof(Word), (m - i) * sizeof(Word));
-        split_tile(last[0], last[1], i, m - i);
+        split_batch(last[0], last[1], i, Batch::kTile, m - i);
     }
     writer.finish(largest);
     return n_escapes;
@@ -286,28 +318,44 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
 
 // --- decoding ------------------------------------------------------------------------------------
 
+// The words of a group of 64 whose class is c.
+template <class V>
+inline uint64_t words_of_class(const uint8_t* classes, typename V::T c) noexcept {
+    uint64_t words = 0;
+    for (uint32_t i = 0; i < 64; i += V::kBytes) {
+        words |= V::signs(V::equal8(V::load_whole(classes + i), c)) << i;
+    }
+    return words;
+}
+
 // Takes bits from each plane, at any bit position.
 class LowReader {
 public:
     explicit LowReader(const LowPlanesView& planes) noexcept : planes_(planes) {}
 
-    uint64_t take(uint32_t plane, uint32_t n) noexcept {
-        const uint32_t before = taken_[plane];
-        const uint32_t skip = before % 8;
-        const uint8_t* at = planes_.of[plane] + before / 8;
-        taken_[plane] = before + n;
-        // Whether they reach into a ninth byte is a matter of chance: no branch.
-        return load_u64le(at) >> skip | (uint64_t{at[8]} << 1) << (63 - skip);
-    }
-
-    // Whether no plane below `n` was asked for more than it has: by then a tile's bits may be too
-    // many, which lie within what can be read.
-    bool is_within(uint32_t n) const noexcept {
-        bool within = true;
-        for (uint32_t plane = 0; plane < n; ++plane) {
-            within &= taken_[plane] <= planes_.n_bits[plane];
+    // Takes the bits of `plane` of the words in `above` to `bits`, group by group, and adds the
+    // words whose class the plane ends to both. Loads at most a batch's bits beyond the plane: false
+    // if it has not as many.
+    template <class V, class Bits>
+    bool take(uint32_t plane, const uint8_t* classes, uint64_t* above, uint64_t* bits,
+              uint32_t n_groups) noexcept {
+        const uint8_t* const from = planes_.of[plane];
+        const auto ends = V::splat(plane + 1);
+        uint32_t at = taken_[plane];
+        for (uint32_t g = 0; g < n_groups; ++g) {
+            const uint64_t words = above[g];
+            const uint32_t skip = at % 8;
+            const uint8_t* bytes = from + at / 8;
+            // Whether they reach into a ninth byte is a matter of chance: no branch.
+            const uint64_t some =
+                load_u64le(bytes) >> skip | (uint64_t{bytes[8]} << 1) << (63 - skip);
+            at += static_cast<uint32_t>(__builtin_popcountll(words));
+            const uint64_t of_class = words_of_class<V>(classes + 64 * g, ends);
+            bits[g] = Bits::deposit({some, 0, 0, 0}, words).b0 | of_class;
+            above[g] = words | of_class;
         }
-        return within;
+        taken_[plane] = at;
+        return at <= planes_.n_bits[plane];
     }
 
     bool is_finished() const noexcept {
@@ -343,46 +391,24 @@ inline typename V::T class_tile(const uint8_t* ranks_in, const typename V::T& sy
     return escapes_of<V>(rank_planes, flips);
 }
 
-// The words of a group of 64 whose class is c.
-template <class V>
-inline uint64_t words_of_class(const uint8_t* classes, uint32_t c) noexcept {
-    uint64_t words = 0;
-    for (uint32_t i = 0; i < 64; i += V::kBytes) {
-        words |= V::signs(V::equal8(V::load_whole(classes + i), V::splat(c))) << i;
-    }
-    return words;
-}
-
-template <class V, class Bits, class Word>
-inline void take_low(DeltaTile<V, Word>& tile, const uint8_t* classes, uint32_t largest,
-                     LowReader& reader) noexcept {
-    for (uint32_t g = 0; g < tile.kGroups; ++g) {
-        const uint8_t* group = classes + 64 * g;
-        uint64_t above = words_of_class<V>(group, largest);
-        tile.planes[largest - 1][g] = above;
-        for (uint32_t plane = largest - 1; plane-- > 0;) {
-            const auto n = static_cast<uint32_t>(__builtin_popcountll(above));
-            const uint64_t bits =
-                Bits::deposit({reader.take(plane, n), 0, 0, 0}, above).b0;
-            const uint64_t of_class = words_of_class<V>(group, plane + 1);
-            tile.planes[plane][g] = bits | of_class;
-            above |= of_class;
-        }
-    }
-}
-
-// The differences from their planes below `largest`.
-template <class V, class Word>
-inline void assemble_tile(DeltaTile<V, Word>& tile, uint32_t largest) noexcept {
+// The differences of a tile from their low bytes and the planes below `largest`.
+template <class V, class Word, uint32_t kLow>
+inline void assemble_tile(DeltaBatch<V, Word, kLow>& batch, uint32_t tile, uint32_t largest,
+                          const uint8_t* const* low) noexcept {
     constexpr uint32_t kBytes = sizeof(Word);
     typename V::T bytes[kBytes][8];
-    for (uint32_t k = 0; k < kBytes; ++k) {
-        for (uint32_t b = 0; b < 8; ++b) {
-            const uint32_t plane = 8 * k + b;
-            const auto* at = reinterpret_cast<const uint8_t*>(tile.planes[plane]);
-            bytes[k][b] = plane < largest ? V::load_whole(at) : V::splat(0);
+    for (uint32_t k = 0; k < kLow; ++k) {
+        for (uint32_t q = 0; q < 8; ++q) {
+            bytes[k][q] = V::load(low[k] + 16 * q, kLaneWords);
         }
-        if (8 * k < largest) {
+    }
+    for (uint32_t k = kLow; k < kBytes; ++k) {
+        for (uint32_t b = 0; b < 8; ++b) {
+            const uint32_t plane = 8 * (k - kLow) + b;
+            bytes[k][b] = plane < largest ? V::load_whole(batch.plane_at(plane, tile))
+                                          : V::splat(0);
+        }
+        if (8 * (k - kLow) < largest) {
             from_planes<V>(bytes[k]);
         }
     }
@@ -391,71 +417,93 @@ inline void assemble_tile(DeltaTile<V, Word>& tile, uint32_t largest) noexcept {
         for (uint32_t k = 0; k < kBytes; ++k) {
             part[k] = bytes[k][q];
         }
-        store_bytes<V, Word>(part, q, reinterpret_cast<uint8_t*>(tile.z));
+        store_bytes<V, Word>(part, q, reinterpret_cast<uint8_t*>(batch.z + tile * batch.kTile));
     }
 }
 
-template <class V, class Bits, class Word>
+template <class V, class Bits, class Word, uint32_t kLow>
 bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                  const DeltaFormat& format, const DeltaTables& tables, const uint8_t* escapes,
                  uint32_t n_escapes, const LowPlanesView& planes, uint8_t* words) noexcept {
-    using Tile = DeltaTile<V, Word>;
-    constexpr size_t kTileBytes = Tile::kWords * sizeof(Word);
-    Tile tile;
+    using Batch = DeltaBatch<V, Word, kLow>;
+    Batch batch;
     const auto symbol_of = V::table(tables.ladder.symbol_of_rank);
     typename V::T flips[4];
     set_flips<V>(tables.ladder.escape_rank, flips);
     LowReader reader(planes);
     const auto* ranks_in = reinterpret_cast<const uint8_t*>(&ranks);
-    const uint32_t most = planes.n + 1 < format.bits ? planes.n + 1 : format.bits;
+    const uint32_t n_bits = format.bits - 8 * kLow;
+    const uint32_t most = planes.n + 1 < n_bits ? planes.n + 1 : n_bits;
     uint32_t n_taken = 0;
-    const auto merge_tile = [&](const uint8_t* tile_base, uint32_t i, uint32_t n,
-                                uint8_t* tile_words) {
-        alignas(64) uint8_t classes[Tile::kWords];
-        tile.load_base(tile_base);
-        tile.expect(format, tables);
-        const auto found =
-            class_tile<V>(ranks_in + i / 8, symbol_of, flips, tile.expected, classes);
+    // Into n words, a multiple of a tile; of which n_real are there.
+    const auto merge_batch = [&](const uint8_t* from, const uint8_t* const* low, uint32_t first,
+                                 uint32_t n, uint32_t n_real, uint8_t* to) {
+        const uint32_t n_tiles = n / Batch::kTile;
         bool enough = true;
-        if (__builtin_expect(V::any(found), 0)) {
-            for_each_bit<V>(found, n, [&](uint32_t at) {
-                enough = enough && n_taken < n_escapes;
-                classes[at] = enough ? escapes[n_taken++] : 0;
-            });
+        for (uint32_t t = 0; t < n_tiles; ++t) {
+            const uint32_t at = t * Batch::kTile;
+            batch.expect(from + at * sizeof(Word), format, tables);
+            const auto found = class_tile<V>(ranks_in + (first + at) / 8, symbol_of, flips,
+                                             batch.expected, batch.classes + at);
+            if (__builtin_expect(V::any(found), 0)) {
+                const uint32_t n_there = n_real - at < Batch::kTile ? n_real - at : Batch::kTile;
+                for_each_bit<V>(found, n_there, [&](uint32_t i) {
+                    enough = enough && n_taken < n_escapes;
+                    batch.classes[at + i] = enough ? escapes[n_taken++] : 0;
+                });
+            }
         }
-        if (n < Tile::kWords) {
-            __builtin_memset(classes + n, 0, Tile::kWords - n);
-        }
+        __builtin_memset(batch.classes + n_real, 0, n - n_real);
         uint8_t largest = 0;
-        for (uint32_t k = 0; k < Tile::kWords; ++k) {
-            largest = classes[k] > largest ? classes[k] : largest;
+        for (uint32_t k = 0; k < n; ++k) {
+            largest = batch.classes[k] > largest ? batch.classes[k] : largest;
         }
         if (!enough || largest > most) {
             return false;
         }
-        if (largest == 0) {
-            __builtin_memcpy(tile_words, tile.base, kTileBytes);
-            return true;
+        if (largest > 0) {
+            uint64_t above[kBatchGroups];
+            for (uint32_t g = 0; g < n / 64; ++g) {
+                above[g] = words_of_class<V>(batch.classes + 64 * g, V::splat(largest));
+                batch.planes[largest - 1][g] = above[g];
+            }
+            bool within = true;
+            for (uint32_t plane = largest - 1u; plane-- > 0;) {
+                within &= reader.template take<V, Bits>(plane, batch.classes, above,
+                                                        batch.planes[plane], n / 64);
+            }
+            if (!within) {
+                return false;
+            }
         }
-        take_low<V, Bits, Word>(tile, classes, largest, reader);
-        if (!reader.is_within(largest - 1u)) {
-            return false;
+        for (uint32_t t = 0; t < n_tiles; ++t) {
+            const uint32_t at = t * Batch::kTile;
+            const uint8_t* const of_tile[] = {low[0] + at, low[1] + at};
+            assemble_tile<V, Word, kLow>(batch, t, largest, of_tile);
+            batch.join(t, from + at * sizeof(Word), format, to + at * sizeof(Word));
         }
-        assemble_tile<V, Word>(tile, largest);
-        tile.join(format, tile_words);
         return true;
     };
     uint32_t i = 0;
-    for (; i + Tile::kWords <= m; i += Tile::kWords) {
+    while (m - i >= Batch::kTile) {
+        const uint32_t left = (m - i) / Batch::kTile * Batch::kTile;
+        const uint32_t n = left < kBatchWords ? left : kBatchWords;
         const size_t at = i * sizeof(Word);
-        if (!merge_tile(base + at, i, Tile::kWords, words + at)) {
+        const uint8_t* const low[] = {planes.low[0] + i, planes.low[1] + i};
+        if (!merge_batch(base + at, low, i, n, n, words + at)) {
             return false;
         }
+        i += n;
     }
     if (i < m) {
-        alignas(64) uint8_t last[2][kTileBytes] = {};
+        alignas(64) uint8_t last[2][Batch::kTile * sizeof(Word)] = {};
+        uint8_t last_low[kMaxLowBytes][Batch::kTile] = {};
+        for (uint32_t k = 0; k < kLow; ++k) {
+            __builtin_memcpy(last_low[k], planes.low[k] + i, m - i);
+        }
         __builtin_memcpy(last[0], base + i * sizeof(Word), (m - i) * sizeof(Word));
-        if (!merge_tile(last[0], i, m - i, last[1])) {
+        const uint8_t* const low[] = {last_low[0], last_low[1]};
+        if (!merge_batch(last[0], low, i, Batch::kTile, m - i, last[1])) {
             return false;
         }
         __builtin_memcpy(words + i * sizeof(Word), last[1], (m - i) * sizeof(Word));
@@ -463,12 +511,52 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
     return n_taken == n_escapes && reader.is_finished();
 }
 
+// By the number of low bytes.
+template <class V, class Bits, class Word>
+uint32_t split_any(const uint8_t* words, const uint8_t* base, uint32_t m,
+                   const DeltaFormat& format, const DeltaTables& tables, RankPlanes& ranks,
+                   uint8_t* escapes, LowPlanes& planes) noexcept {
+    if constexpr (sizeof(Word) > 2) {
+        if (tables.low_bytes == 2) {
+            return split_delta<V, Bits, Word, 2>(words, base, m, format, tables, ranks, escapes,
+                                                 planes);
+        }
+    }
+    if constexpr (sizeof(Word) > 1) {
+        if (tables.low_bytes == 1) {
+            return split_delta<V, Bits, Word, 1>(words, base, m, format, tables, ranks, escapes,
+                                                 planes);
+        }
+    }
+    return split_delta<V, Bits, Word, 0>(words, base, m, format, tables, ranks, escapes, planes);
+}
+
+template <class V, class Bits, class Word>
+bool merge_any(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
+               const DeltaFormat& format, const DeltaTables& tables, const uint8_t* escapes,
+               uint32_t n_escapes, const LowPlanesView& planes, uint8_t* words) noexcept {
+    if constexpr (sizeof(Word) > 2) {
+        if (tables.low_bytes == 2) {
+            return merge_delta<V, Bits, Word, 2>(ranks, base, m, format, tables, escapes,
+                                                 n_escapes, planes, words);
+        }
+    }
+    if constexpr (sizeof(Word) > 1) {
+        if (tables.low_bytes == 1) {
+            return merge_delta<V, Bits, Word, 1>(ranks, base, m, format, tables, escapes,
+                                                 n_escapes, planes, words);
+        }
+    }
+    return merge_delta<V, Bits, Word, 0>(ranks, base, m, format, tables, escapes, n_escapes,
+                                         planes, words);
+}
+
 template <class V, class Bits>
 constexpr DeltaKernels delta_kernels(SplitDeltaFn split_long, MergeDeltaFn merge_long) noexcept {
-    return {{split_delta<V, Bits, uint8_t>, split_delta<V, Bits, uint16_t>,
-             split_delta<V, Bits, uint32_t>, split_long},
-            {merge_delta<V, Bits, uint8_t>, merge_delta<V, Bits, uint16_t>,
-             merge_delta<V, Bits, uint32_t>, merge_long}};
+    return {{split_any<V, Bits, uint8_t>, split_any<V, Bits, uint16_t>,
+             split_any<V, Bits, uint32_t>, split_long},
+            {merge_any<V, Bits, uint8_t>, merge_any<V, Bits, uint16_t>,
+             merge_any<V, Bits, uint32_t>, merge_long}};
 }
 
 }  // namespace

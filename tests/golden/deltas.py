@@ -14,7 +14,7 @@ from orbax_gds.dtypes import DTYPES, Dtype, dtype_by_name
 DeltaFrame = tuple[str, bytes, np.ndarray, Base]  # name, frame, words, base
 
 BASE_CRC32C = 0x12345678
-BF16 = dtype_by_name("bfloat16")
+BF16, FP32 = dtype_by_name("bfloat16"), dtype_by_name("float32")
 
 
 def deltas() -> Iterator[DeltaFrame]:
@@ -45,6 +45,12 @@ def plain_deltas() -> Iterator[DeltaFrame]:
         words = near(base.words, dtype, 2)
         frame = reference.encode_frame(words, dtype, codec="delta", chunk=5, base=base)
         yield f"{dtype.name} delta", frame, words, base
+    for low_bytes in (1, 2):
+        base = _base(FP32, 50, 7)
+        words = near(base.words, FP32, 8)
+        delta = replace(Delta.fitting(words, base.words, FP32), low_bytes=low_bytes)
+        frame = reference.encode_frame(words, FP32, codec="delta", delta=delta, base=base)
+        yield f"float32 {low_bytes} low bytes", frame, words, base
     base = _base(BF16, 700, 3)
     frame = reference.encode_frame(base.words, BF16, codec="delta", base=base)
     yield "unchanged", frame, base.words, base
@@ -71,6 +77,7 @@ def header_deltas() -> Iterator[DeltaFrame]:
     for name, delta in {
         "no exponents": replace(fitting, exponents=False, emax=1),
         "floor": replace(fitting, floor=9),
+        "low byte": replace(fitting, low_bytes=1),
         "lengths": fitting,
         "no lengths": replace(fitting, lengths=None),
         "one level": replace(fitting, widths=(4,), symbols=tuple(range(16)), lengths=None),
