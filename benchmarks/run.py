@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import codec, leaves, restore, save, training
+from benchmarks import codec, delta, leaves, restore, save, training
 from benchmarks.machine import machine_card
 from benchmarks.progress import say
 from benchmarks.result import RESULTS_DIRECTORY, Result, read_result, with_reasons, write_result
@@ -28,6 +28,7 @@ RESULTS_MARKDOWN = ROOT / "benchmarks" / "RESULTS.md"
 # has picture(result), the SVG that this returns stands beside the recorded result.
 BENCHMARKS: dict[str, types.ModuleType] = {
     "codec": codec,
+    "delta": delta,
     "leaves": leaves,
     "restore": restore,
     "save": save,

@@ -185,9 +185,10 @@ def test_little_change_costs_little_and_all_change_no_more_than_without_a_base(
     rows[:25600] = rng.permutation(base)[:25600]
     assert coded(rows) < 0.12 * direct
     assert coded(rng.permutation(base)) <= 1.01 * direct
-    assert coded(rng.permutation(base)) == len(
-        _native.encode_frame(rng.permutation(base), dtype.id)
-    ) or coded(rng.permutation(base)) < direct
+    assert (
+        coded(rng.permutation(base)) == len(_native.encode_frame(rng.permutation(base), dtype.id))
+        or coded(rng.permutation(base)) < direct
+    )
 
 
 # --- chains ---------------------------------------------------------------------------------------

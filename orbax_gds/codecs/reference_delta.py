@@ -76,7 +76,9 @@ class Delta:
             or (exponents and not has_exponents(dtype))
             or (floor and not exponents)
         ):
-            raise Corrupt(f"{payload.where}: delta: flags {flags}, emax {emax}, {floor}, {low_bytes}.")
+            raise Corrupt(
+                f"{payload.where}: delta: flags {flags}, emax {emax}, {floor}, {low_bytes}."
+            )
         widths, ranked = parse_header(levels, symbols, payload.where)
         lengths = parse_lengths(payload, 8) if flags & _LENGTHS else None
         return cls(
@@ -229,9 +231,7 @@ def decode_delta(payload: Cursor, base: np.ndarray, dtype: Dtype) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _decode_sub_block(
-    payload: Cursor, base: np.ndarray, dtype: Dtype, delta: Delta
-) -> np.ndarray:
+def _decode_sub_block(payload: Cursor, base: np.ndarray, dtype: Dtype, delta: Delta) -> np.ndarray:
     m, where = base.size, payload.where
     counts, n_escapes = take_counts(payload, delta.widths)
     n_planes, is_coded = payload.take(2, "the head of a delta's sub-block")

@@ -67,11 +67,7 @@ def parse_lengths(payload: Cursor, bits: int) -> np.ndarray:
     header = payload.array("u1", LENGTHS_BYTES, "the code lengths").astype(np.int64)
     lengths = np.stack([header & 15, header >> 4], axis=1).reshape(-1)
     shares = (1 << MAX_CODE_BITS >> lengths[lengths > 0]).sum()
-    if (
-        lengths.max() > MAX_CODE_BITS
-        or lengths[1 << bits :].any()
-        or shares != 1 << MAX_CODE_BITS
-    ):
+    if lengths.max() > MAX_CODE_BITS or lengths[1 << bits :].any() or shares != 1 << MAX_CODE_BITS:
         raise Corrupt(f"{payload.where}: huffman: the lengths are not those of a code.")
     return lengths
 

@@ -92,6 +92,16 @@ std::vector<Bytes> fresh_frames() {
             frames.push_back(encode(make_words(dtype, n_words, Look::kWide, 7), dtype, options));
         }
     }
+    for (uint8_t dtype : {uint8_t{2}, uint8_t{9}, uint8_t{12}, uint8_t{16}, uint8_t{18}, uint8_t{20}}) {
+        for (uint32_t n_words : {40u, 301u, 1500u}) {
+            for (uint64_t seed : {1u, 2u}) {
+                const MapChoice map = seed == 1 ? MapChoice::kNever : MapChoice::kAlways;
+                frames.push_back(encode(make_changed(dtype, n_words, seed + n_words), dtype,
+                                        {CodecChoice::kDelta, map}));
+            }
+        }
+    }
+    frames.push_back(encode(make_changed(16, 30000, 5), 16, {CodecChoice::kDelta}));
     // The second sub-block is so short that its head is in what `place` calls the end.
     for (uint8_t dtype : {uint8_t{16}, uint8_t{18}}) {
         for (uint32_t more : {20u, 300u}) {

@@ -1,6 +1,7 @@
 #include "samples.h"
 
 #include <algorithm>
+#include <map>
 #include <cstring>
 #include <memory>
 
@@ -157,8 +158,42 @@ const ForeignCodec& stand_in_zstd() {
     return stand_in;
 }
 
+const Bytes& base_words(uint8_t dtype, uint32_t n_words) {
+    static std::map<std::pair<uint8_t, uint32_t>, Bytes> made;
+    Bytes& words = made[{dtype, n_words}];
+    if (words.empty()) {
+        words = make_words(dtype, n_words, n_words % 2 == 0 ? Look::kBlocks : Look::kWeights, 11);
+    }
+    return words;
+}
+
+Bytes make_changed(uint8_t dtype, uint32_t n_words, uint64_t seed) {
+    Random random(seed);
+    Bytes words = base_words(dtype, n_words);
+    const Bytes far = make_words(dtype, n_words, Look::kRandom, seed);
+    const size_t word_bytes = dtype_of(dtype).container_bytes;
+    const uint32_t share = random.below(101);
+    for (size_t at = 0; at < words.size(); at += word_bytes) {
+        if (random.below(100) >= share) {
+            continue;
+        }
+        if (random.below(8) == 0) {
+            std::copy_n(far.begin() + static_cast<ptrdiff_t>(at), word_bytes,
+                        words.begin() + static_cast<ptrdiff_t>(at));
+        } else if (words[at] % 4 != 3) {
+            words[at] = static_cast<uint8_t>(words[at] + 1);
+        }
+    }
+    if (dtype_of(dtype).bits < 8) {
+        for (uint8_t& word : words) {
+            word = static_cast<uint8_t>(word & word_mask(dtype_of(dtype)));
+        }
+    }
+    return words;
+}
+
 Bytes encode(const Bytes& words, uint8_t id, const EncodeOptions& options, uint32_t chunk,
-             uint32_t columns) {
+             uint32_t columns, bool has_base) {
     const Dtype& dtype = dtype_of(id);
     const auto n_words = static_cast<uint32_t>(words.size() / dtype.container_bytes);
     const bool forced =
@@ -167,8 +202,13 @@ Bytes encode(const Bytes& words, uint8_t id, const EncodeOptions& options, uint3
         options.block_map == MapChoice::kAlways;
     Bytes out(forced ? max_forced_frame_bytes(n_words, dtype) : max_frame_bytes(n_words, dtype));
     FrameHeader header;
+    Base base;
+    if (has_base || options.codec == CodecChoice::kDelta) {
+        base = {base_words(id, n_words).data(), kBaseCrc};
+    }
     const Status status =
-        encode_frame(words, {chunk, n_words, id, columns}, options, out, workspace(), header);
+        encode_frame(words, {chunk, n_words, id, columns}, options, out, workspace(), header,
+                     base);
     CHECK(status == Status::kOk, status_text(status), int{id}, n_words);
     out.resize(header.frame_bytes);
     out.shrink_to_fit();
@@ -183,9 +223,22 @@ Decoded decode(const Bytes& frame) {
     }
     const size_t word_bytes = dtype_of(header.dtype).container_bytes;
     Decoded decoded = {Status::kOk, Bytes(header.n_words * word_bytes, 0xA5)};
-    decoded.status = decode_frame(frame, header, decoded.words, workspace());
-    const Status checked = decode_frame(frame, header, {}, workspace());
+    Base base;
+    if ((header.flags & kFlagDelta) != 0) {
+        base.words = base_words(header.dtype, header.n_words).data();
+        base.payload_crc =
+            header.payload_bytes >= 4 ? load_u32le(frame.data() + kFrameHeaderBytes) : 0;
+    }
+    decoded.status = decode_frame(frame, header, decoded.words, workspace(), base);
+    const Status checked = decode_frame(frame, header, {}, workspace(), base);
     CHECK(checked == decoded.status, status_text(checked), status_text(decoded.status));
+    if (base.words != nullptr) {
+        Bytes in_place = base_words(header.dtype, header.n_words);
+        base.words = in_place.data();
+        const Status status_there = decode_frame(frame, header, in_place, workspace(), base);
+        CHECK(status_there == decoded.status, status_text(status_there));
+        CHECK(status_there != Status::kOk || in_place == decoded.words);
+    }
     return decoded;
 }
 

@@ -53,16 +53,27 @@ std::vector<std::string> isas();
 // One for all calls of a test: what an earlier call left in it must not matter.
 Workspace& workspace();
 
+// The base that frames are coded against here, whatever their words: the same for every chunk of a
+// dtype and as many words.
+const Bytes& base_words(uint8_t dtype, uint32_t n_words);
+inline constexpr uint32_t kBaseCrc = 0xB45E;
+
+// Words of which some are the base's, some near and some far; how many is drawn.
+Bytes make_changed(uint8_t dtype, uint32_t n_words, uint64_t seed);
+
 // Codes in a buffer of exactly the size that is promised to be enough. `columns`: see ChunkShape.
+//
+// With a base, or the codec delta, against base_words.
 Bytes encode(const Bytes& words, uint8_t dtype, const EncodeOptions& options = {},
-             uint32_t chunk = 0, uint32_t columns = 0);
+             uint32_t chunk = 0, uint32_t columns = 0, bool has_base = false);
 
 struct Decoded {
     Status status;
     Bytes words;
 };
 
-// Decodes from and into exact memory.
+// Decodes from and into exact memory. A delta is given base_words, as the base it names, and is
+// decoded in its place, too.
 Decoded decode(const Bytes& frame);
 
 // Corrects magic, lengths and both CRCs, so that what is behind them is reached.

@@ -1,5 +1,6 @@
 // Words that someone writes to while they are coded: what is coded of them is a whole frame, with
 // the words that stayed in their places, or the error that says so.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -49,6 +50,7 @@ struct Words {
 Words* changing = nullptr;            // by every call of a kernel
 const Kernels* undisturbed = nullptr;
 size_t split_in_use = 0;              // of those that kernels are indexed by
+size_t container_in_use = 0;          // its logarithm
 
 uint32_t crc32c_and_change(const uint8_t* data, size_t n, uint32_t crc) noexcept {
     const uint32_t result = undisturbed->crc32c(data, n, crc);
@@ -86,6 +88,15 @@ uint32_t split_ans_and_change(const uint8_t* words, uint32_t m, const uint8_t* p
     return result;
 }
 
+uint32_t split_delta_and_change(const uint8_t* words, const uint8_t* base, uint32_t m,
+                                const DeltaFormat& format, const DeltaTables& tables,
+                                RankPlanes& ranks, uint8_t* escapes, LowPlanes& planes) noexcept {
+    const uint32_t result = undisturbed->delta->split[container_in_use](
+        words, base, m, format, tables, ranks, escapes, planes);
+    changing->change();
+    return result;
+}
+
 Status encode_zstd_and_change(void* context, std::span<const uint8_t> content, int level,
                               std::span<const uint8_t>& coded) noexcept {
     const uint8_t* words = changing->now.data();
@@ -100,18 +111,21 @@ Status encode_zstd_and_change(void* context, std::span<const uint8_t> content, i
 class Disturbed {
 public:
     Disturbed() : ladder_(*kernels().ladder), ans_(*kernels().ans),
-                  ans_words_(*kernels().ans_words), table_(kernels()) {
+                  ans_words_(*kernels().ans_words), delta_(*kernels().delta),
+                  table_(kernels()) {
         undisturbed = &kernels();
         for (size_t split = 1; split < kSplits; ++split) {
             ladder_.split[split] = split_and_change;
             ans_words_.split[split] = split_ans_and_change;
         }
+        std::fill_n(delta_.split, 4, split_delta_and_change);
         ans_.count_bytes = count_and_change;
         table_.crc32c = crc32c_and_change;
         table_.crc32c_copy = crc32c_copy_and_change;
         table_.ladder = &ladder_;
         table_.ans = &ans_;
         table_.ans_words = &ans_words_;
+        table_.delta = &delta_;
         use_kernels(table_);
         zstd_ = stand_in_zstd();
         zstd_.encode = encode_zstd_and_change;
@@ -128,11 +142,17 @@ private:
     LadderKernels ladder_;
     AnsKernels ans_;
     AnsWordKernels ans_words_;
+    DeltaKernels delta_;
     Kernels table_;
     ForeignCodec zstd_;
 };
 
-std::vector<EncodeOptions> every_coding_of(const Dtype& dtype) {
+struct Coding {
+    EncodeOptions options;
+    bool has_base;
+};
+
+std::vector<Coding> every_coding_of(const Dtype& dtype) {
     std::vector<CodecChoice> codecs = {CodecChoice::kFast, CodecChoice::kAuto, CodecChoice::kMax,
                                        CodecChoice::kRaw, CodecChoice::kZstd};
     if (dtype.split != Split::kNone) {
@@ -145,20 +165,30 @@ std::vector<EncodeOptions> every_coding_of(const Dtype& dtype) {
     if (is_huffman(dtype)) {
         codecs.push_back(CodecChoice::kHuffman);
     }
-    std::vector<EncodeOptions> codings;
+    std::vector<Coding> codings;
     for (const CodecChoice codec : codecs) {
         for (const MapChoice map : {MapChoice::kNever, MapChoice::kAlways}) {
-            codings.push_back({codec, map, 1});
+            codings.push_back({{codec, map, 1}, false});
+        }
+    }
+    for (const CodecChoice codec : {CodecChoice::kDelta, CodecChoice::kAuto, CodecChoice::kMax}) {
+        for (const MapChoice map : {MapChoice::kNever, MapChoice::kWhenSmaller}) {
+            codings.push_back({{codec, map, 1}, true});
         }
     }
     return codings;
 }
 
-Status encode_into(Bytes& frame, const Bytes& words, uint8_t dtype, const EncodeOptions& coding) {
+Status encode_into(Bytes& frame, const Bytes& words, uint8_t dtype, const Coding& coding) {
     FrameHeader header;
     frame.resize(max_forced_frame_bytes(kWords, dtype_of(dtype)));
+    Base base;
+    if (coding.has_base) {
+        base = {base_words(dtype, kWords).data(), kBaseCrc};
+    }
     const Status status =
-        encode_frame(words, {0, kWords, dtype, 100}, coding, frame, workspace(), header);
+        encode_frame(words, {0, kWords, dtype, 100}, coding.options, frame, workspace(), header,
+                     base);
     frame.resize(status == Status::kOk ? header.frame_bytes : 0);
     return status;
 }
@@ -177,8 +207,9 @@ void is_whole(const Bytes& frame, const Bytes& before, uint8_t dtype) {
 
 void words_change_whenever_they_were_looked_at(Words& words, uint8_t dtype) {
     split_in_use = static_cast<size_t>(dtype_of(dtype).split);
+    container_in_use = static_cast<size_t>(__builtin_ctz(dtype_of(dtype).container_bytes));
     changing = &words;
-    for (const EncodeOptions& coding : every_coding_of(dtype_of(dtype))) {
+    for (const Coding& coding : every_coding_of(dtype_of(dtype))) {
         words.now = words.before;
         words.next = 0;
         Bytes frame;
@@ -204,7 +235,7 @@ void words_change_at_any_time(Words& words, uint8_t dtype) {
             words.change();
         }
     });
-    for (const EncodeOptions& coding : every_coding_of(dtype_of(dtype))) {
+    for (const Coding& coding : every_coding_of(dtype_of(dtype))) {
         Bytes frame;
         if (encode_into(frame, words.now, dtype, coding) == Status::kOk) {
             is_whole(frame, words.before, dtype);

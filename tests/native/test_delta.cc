@@ -1,0 +1,118 @@
+// Delta: words come back from their base and the frame on every kernel, in the base's place, too, and
+// what the format does not allow is refused.
+#include "delta.h"
+#include "laws.h"
+
+using namespace ogds;
+
+namespace {
+
+constexpr EncodeOptions kForced = {CodecChoice::kDelta, MapChoice::kNever};
+
+void comes_back_from_base(const Bytes& words, uint8_t dtype, const EncodeOptions& options) {
+    Bytes first;
+    for (const std::string& isa : isas()) {
+        CHECK(use_kernels(isa.c_str()), isa);
+        const Bytes frame = encode(words, dtype, options, 0, 0, true);
+        CHECK(first.empty() || frame == first, isa, int{dtype}, words.size());
+        first = frame;
+        const Decoded decoded = decode(frame);
+        CHECK(decoded.status == Status::kOk, status_text(decoded.status), isa, int{dtype});
+        CHECK(decoded.words == words, isa, int{dtype}, words.size());
+    }
+}
+
+void every_frame_comes_back() {
+    for (const uint8_t dtype : all_dtypes()) {
+        for (const uint32_t n_words : {1u, 7u, 130u, 300u, 1061u}) {
+            for (const MapChoice map : {MapChoice::kNever, MapChoice::kAlways}) {
+                for (const Look look : kLooks) {
+                    comes_back_from_base(make_words(dtype, n_words, look, n_words), dtype,
+                                         {CodecChoice::kDelta, map});
+                }
+                for (uint64_t seed = 0; seed < 3; ++seed) {
+                    const Bytes words = make_changed(dtype, n_words, seed);
+                    comes_back_from_base(words, dtype, {CodecChoice::kDelta, map});
+                    comes_back_from_base(words, dtype, {CodecChoice::kAuto, map});
+                }
+            }
+        }
+    }
+}
+
+void long_chunks_come_back() {
+    for (const uint8_t dtype : {uint8_t{2}, uint8_t{9}, uint8_t{16}, uint8_t{18}, uint8_t{20}}) {
+        for (const uint32_t n_words : {kSubBlockWords, kSubBlockWords + 1, 2 * kSubBlockWords + 700}) {
+            for (uint64_t seed = 0; seed < 2; ++seed) {
+                const Bytes words = make_changed(dtype, n_words, seed);
+                comes_back_from_base(words, dtype, kForced);
+                comes_back_from_base(words, dtype, {CodecChoice::kMax});
+            }
+        }
+        const Bytes far = make_words(dtype, kSubBlockWords + 9, Look::kRandom, 3);
+        comes_back_from_base(far, dtype, kForced);
+    }
+}
+
+void what_is_the_base_costs_a_line() {
+    for (const uint8_t dtype : all_dtypes()) {
+        const Bytes frame = encode(base_words(dtype, 5000), dtype, {}, 0, 0, true);
+        CHECK(frame.size() == kFrameAlignment, int{dtype}, frame.size());
+        CHECK(decode(frame).words == base_words(dtype, 5000), int{dtype});
+    }
+}
+
+// Whatever more room there is, far words take no more than without a base.
+void far_words_cost_no_more() {
+    for (const uint8_t dtype : {uint8_t{16}, uint8_t{18}}) {
+        const Bytes words = make_words(dtype, 3 * kSubBlockWords, Look::kWeights, 77);
+        const size_t alone = encode(words, dtype).size();
+        CHECK(encode(words, dtype, {}, 0, 0, true).size() <= alone + alone / 100, int{dtype});
+    }
+}
+
+void malformed_frames_are_refused() {
+    const uint32_t n_words = 501;
+    const Bytes words = make_changed(16, n_words, 40);
+    const Bytes frame = encode(words, 16, kForced);
+    const size_t header = kFrameHeaderBytes + kBaseCrcBytes;
+    is_refused(frame, header, 8, Status::kDeltaHeader);
+    is_refused(frame, header, 5, Status::kDeltaHeader);       // unchanged, and more
+    is_refused(frame, header + 1, 1, Status::kDeltaHeader);
+    is_refused(frame, header + 3, 1, Status::kLadderHeader);  // emax
+    is_refused(frame, header + 15, 2, Status::kDeltaHeader);  // low bytes of 16 bits
+    is_refused(frame, header + 6, 0x11, Status::kLadderSymbols);
+    is_refused(frame, 6, 2, Status::kUnknownCodec);           // no delta after all
+    is_refused_as(Codec::kDelta, 16, Status::kUnknownCodec);
+    // Of a dtype without exponents.
+    const Bytes bytes = encode(make_changed(2, n_words, 40), 2, kForced);
+    is_refused(bytes, header, 1, Status::kDeltaHeader);
+    is_refused(bytes, header + 14, 1, Status::kDeltaHeader);
+    is_refused(bytes, header + 15, 1, Status::kDeltaHeader);
+}
+
+void another_base_is_refused() {
+    const Bytes words = make_changed(16, 300, 9);
+    const Bytes frame = encode(words, 16, kForced);
+    FrameHeader header;
+    CHECK(read_frame_header(frame, header) == Status::kOk);
+    Bytes out(words.size());
+    const Bytes& base = base_words(16, 300);
+    CHECK(decode_frame(frame, header, out, workspace()) == Status::kDeltaBaseAbsent);
+    CHECK(decode_frame(frame, header, out, workspace(), {base.data(), kBaseCrc + 1}) ==
+          Status::kDeltaBaseDiffers);
+    CHECK(decode_frame(frame, header, out, workspace(), {base.data(), kBaseCrc}) == Status::kOk);
+    CHECK(out == words);
+}
+
+}  // namespace
+
+int main() {
+    workspace().zstd = &stand_in_zstd();
+    every_frame_comes_back();
+    long_chunks_come_back();
+    what_is_the_base_costs_a_line();
+    far_words_cost_no_more();
+    malformed_frames_are_refused();
+    another_base_is_refused();
+}
