@@ -1,4 +1,4 @@
-"""`delta`: size and speed of deltas against the previous step, ours and the peers', on one thread."""
+"""`delta`: size and speed of deltas against the step before, ours and the peers', on one thread."""
 
 import argparse
 import time

@@ -182,8 +182,8 @@ def frame_info(frame: Buffer) -> dict[str, object]:
     Returns:
         codec, dtype, flags, n_words, payload_bytes, frame_bytes, chunk, n_zero_blocks,
         n_constant_blocks, n_same_blocks, columns (of a prediction, else 0), trimmed_bits (left out,
-        of all words), n_escapes (integers), sign_slot and no_signs (bools: no word has a sign), levels
-        (list of widths) and stream_bytes (name to bytes).
+        of all words), n_escapes (integers), sign_slot and no_signs (bools: no word has a sign),
+        levels (list of widths) and stream_bytes (name to bytes).
 
     Raises:
         ValueError: The header or the sizes in the frame are not possible. CRCs of the payload

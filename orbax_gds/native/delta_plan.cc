@@ -11,7 +11,8 @@ namespace {
 
 constexpr uint32_t kMostSampled = 2 * kMaxGroups * kGroupWords;
 constexpr uint32_t kClasses = 65;
-constexpr uint32_t kFloors = 14;  // that are tried
+constexpr uint32_t kFloors = 14;     // larger ones expect nothing
+constexpr uint32_t kFloorSteps = 3;  // that are tried, and those beside the best
 
 // Words of the sample in their order: class, and exponent of the base.
 struct Sample {
@@ -249,8 +250,13 @@ DeltaEstimate plan_delta(const ChunkWords& chunk, const Dtype& dtype, DeltaPlan&
     if (has_delta_exponents(dtype.split)) {
         const uint32_t emax =
             cells.choose_emax([](const Cell& cell) { return uint32_t{cell.c} + cell.exponent; });
-        for (uint32_t floor = 0; floor < kFloors; ++floor) {
+        for (uint32_t floor = 0; floor < kFloors; floor += kFloorSteps) {
             consider(true, emax, floor);
+        }
+        const uint32_t near = plan.tables.floor;
+        if (plan.tables.exponents && near > 0) {
+            consider(true, emax, near - 1);
+            consider(true, emax, near + 1);
         }
     }
     best = choose_coding(sample, best_symbols, best, chunk.n_normal_words, plan);

@@ -117,6 +117,9 @@ struct DeltaBatch {
             }
             return;
         }
+        if (sizeof(Word) > 1 && format.exponent_shift == 8 * sizeof(Word) - 9) {
+            return expect_of_eight_bits(tile_base, tables);
+        }
         const auto emax = static_cast<uint8_t>(tables.ladder.emax);
         const uint8_t floor = tables.floor;
         const uint32_t shift = format.exponent_shift;
@@ -127,6 +130,23 @@ struct DeltaBatch {
             const auto cut = e < emax ? e : emax;
             const auto p = static_cast<uint8_t>(emax - cut);
             expected[i] = p > floor ? p : floor;
+        }
+    }
+
+    // The same for exponents of 8 bits below the sign.
+    void expect_of_eight_bits(const uint8_t* tile_base, const DeltaTables& tables) noexcept {
+        constexpr uint32_t kTop = sizeof(Word) - 1;
+        const auto ones = V::splat(255);
+        const auto emax = V::splat(tables.ladder.emax);
+        const auto not_floor = V::splat(255u - tables.floor);
+        for (uint32_t q = 0; q < 8; ++q) {
+            typename V::T part[sizeof(Word)];
+            load_bytes<V, Word>(tile_base, q, part);
+            const auto below = part[kTop == 0 ? 0 : kTop - 1];
+            const auto e = V::sub8(V::add8(part[kTop], part[kTop]), V::negative8(below));
+            const auto p = V::sub8(emax, V::min8(e, emax));
+            const auto larger = V::xor_(V::min8(V::xor_(p, ones), not_floor), ones);
+            V::store(expected + 16 * q, kLaneWords, larger);
         }
     }
 

@@ -110,7 +110,7 @@ void reserved_bits_are_refused() {
     const Bytes frame = encode(words, 11, {CodecChoice::kRaw, MapChoice::kAlways});
     is_refused(frame, 4, 8, Status::kUnknownCodec);
     is_refused(frame, 5, 0xF0, Status::kUnknownDtype);
-    is_refused(frame, 6, 2, Status::kUnknownFlag);
+    is_refused(frame, 6, 4, Status::kUnknownFlag);
     is_refused(frame, 11, 0xF0, Status::kWordCount);
     is_refused(frame, 32, 0x30, Status::kMapReservedCode);
     is_refused(frame, 32, 0x40, Status::kMapUnusedBits);
