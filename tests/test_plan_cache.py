@@ -155,7 +155,11 @@ def test_a_known_structure_calls_no_function_for_each_leaf(tmp_path):
     calls = []
     for n in (100, 1000):
         plans = cache()
-        tree = {str(i): jnp.full(8, i, jnp.bfloat16 if i % 2 else jnp.float32) for i in range(n)}
+        shapes = (8, (2, 4))
+        tree = {
+            str(i): jnp.full(shapes[i % 2], i, jnp.bfloat16 if i % 4 > 1 else jnp.float32)
+            for i in range(n)
+        }
         save(plans, tree, tmp_path / f"{n}")
         again = tmp_path / f"{n} again"
         calls.append(calls_within(functools.partial(save, plans, tree, again)))
@@ -171,8 +175,9 @@ def test_an_array_that_was_donated_before_the_save_is_named():
         plans.plan(tree)
 
 
-def test_an_array_that_is_donated_during_the_save_is_an_error(monkeypatch):
-    tree = {"a": jnp.ones(8), "b": jnp.ones(8)}
+@pytest.mark.parametrize("shape", [8, (2, 4)])
+def test_an_array_that_is_donated_during_the_save_is_an_error(monkeypatch, shape):
+    tree = {"a": jnp.ones(shape), "b": jnp.ones(shape)}
     gather = _native.gather
 
     def donates(*args):
@@ -184,8 +189,9 @@ def test_an_array_that_is_donated_during_the_save_is_an_error(monkeypatch):
         saving.prepare(tree)
 
 
-def test_an_array_that_is_donated_before_its_words_are_taken_is_named():
-    tree = {"a": jnp.ones(8), "b": jnp.ones(8)}
+@pytest.mark.parametrize("shape", [8, (2, 4)])
+def test_an_array_that_is_donated_before_its_words_are_taken_is_named(shape):
+    tree = {"a": jnp.ones(shape), "b": jnp.ones(shape)}
     planned, values, _ = cache().plan(tree)
     tree["b"].delete()
     with pytest.raises(Unsupported, match=r"'b' was deleted or donated by another thread"):

@@ -1,6 +1,7 @@
 """A snapshot holds the words of a tree, whatever happens to the tree afterwards."""
 
 import gc
+from operator import attrgetter
 
 import jax
 import jax.numpy as jnp
@@ -104,15 +105,44 @@ def test_a_snapshot_of_device_memory_is_a_view_on_cpus():
     assert words.ctypes.data == array.unsafe_buffer_pointer()
 
 
-def test_the_words_of_a_layout_that_is_not_c_order_are_in_c_order():
+def turned(array):
+    """The same array, its first dimension fastest in memory."""
     layout = pytest.importorskip("jax.experimental.layout")
-    asked = layout.Format(
-        layout.Layout(major_to_minor=(1, 0)), SingleDeviceSharding(jax.devices()[0])
-    )
-    array = jax.device_put(jnp.arange(12.0).reshape(3, 4), asked)
+    order = layout.Layout(major_to_minor=tuple(reversed(range(array.ndim))))
+    return jax.device_put(array, layout.Format(order, SingleDeviceSharding(jax.devices()[0])))
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (64, 64)])
+def test_the_words_of_a_layout_that_is_not_c_order_are_in_c_order(shape):
+    array = jnp.arange(float(np.prod(shape))).reshape(shape)
+    flat = leaves.flatten([array, turned(array)])
+    for words in Picks(flat, leaves.owned_shards(flat, 0)).take(flat.values):
+        np.testing.assert_array_equal(words.view(np.float32), np.arange(float(array.size)))
+
+
+def test_the_layouts_of_each_save_count_not_those_of_the_first():
+    array = jnp.arange(12.0).reshape(3, 4)
     flat = leaves.flatten([array])
-    (words,) = Picks(flat, leaves.owned_shards(flat, 0)).take(flat.values)
-    np.testing.assert_array_equal(words.view(np.float32), np.arange(12.0))
+    picks = Picks(flat, leaves.owned_shards(flat, 0))
+    for value in (array, turned(array), array):
+        np.testing.assert_array_equal(picks.take([value])[0].view(np.float32), np.arange(12.0))
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_small_matrices_are_copied_in_one_call_whether_or_not_jax_tells_layouts_fast(
+    monkeypatch, hidden
+):
+    if hidden:
+        monkeypatch.setattr(snapshot, "_LAYOUT_AT_ONCE", attrgetter("no_such_attribute"))
+    gathered = []
+    gather = snapshot._native.gather
+    monkeypatch.setattr(
+        snapshot._native, "gather", lambda p, out: gathered.append(len(p)) or gather(p, out)
+    )
+    tree = [jnp.full((2,) * rank, rank, jnp.bfloat16) for rank in range(2, 6)]
+    large = jnp.zeros((64, 64))
+    assert_same_bits(round_trip([*tree, large]), [*tree, large])
+    assert gathered == [len(tree)]
 
 
 def test_accelerators_are_snapshot_through_pinned_memory(monkeypatch):
