@@ -40,7 +40,7 @@ from orbax_gds.commit import (
 )
 from orbax_gds.derived import FEATURE
 from orbax_gds.deriving import find_derived
-from orbax_gds.drivers import Driver, open_driver
+from orbax_gds.drivers import Driver, memory_file_system, open_driver
 from orbax_gds.dtypes import CONTAINER_BYTES
 from orbax_gds.errors import Exists, IoError
 from orbax_gds.manifest import (
@@ -403,12 +403,15 @@ class Prepared:
     ) -> weighing.Coding:
         """Choose the coding, by measuring where the state is large enough for it to matter."""
         codec = self.options.codec
-        in_memory = dataclasses.replace(self.plan, runs=tuple(next(self.each_window())))
-        if not weighing.pays(codec, in_memory):
-            return weighing.as_asked(codec)
+        state_bytes = sum(run.n_bytes for run in self.plan.runs)
+        storage = known.recall(key, state_bytes)
+        on_memory = memory_file_system(path.parent) is not None
+        on_memory = on_memory or (storage is not None and not storage.waits)
+        coding = weighing.unweighed(codec, self.plan, on_memory=on_memory)
+        if coding is not None:
+            return coding
+        first_runs = dataclasses.replace(self.plan, runs=tuple(next(self.each_window())))
         with self.watch.time("weigh"), pool.acquire() as buffer:
-            state_bytes = sum(run.n_bytes for run in self.plan.runs)
-            storage = known.recall(key, state_bytes)
             if storage is None:
                 try:
                     storage = probe(
@@ -426,7 +429,7 @@ class Prepared:
             record = np.empty((1, stripes.RECORD_BYTES), np.uint8)
             out = buffer.memory[_UNLIKE_PAGES:]
             return weighing.weigh(
-                in_memory,
+                first_runs,
                 storage=storage,
                 n_workers=min(self.options.n_workers, os.cpu_count() or 1),
                 encode=lambda run, coding: self._encode(run, out, record, coding, _FRAME_BYTES),

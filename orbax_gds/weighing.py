@@ -114,7 +114,7 @@ def choose_coding(*, storage: Storage, split: Speeds, whole: Speeds, workers: Wo
 
     Returns:
         "auto", "fast" or "off", in this order of preference, and with "auto" zstd where it keeps
-        up as well.
+        up as well with storage that waits.
     """
 
     codec: Weighed = "off"
@@ -122,7 +122,8 @@ def choose_coding(*, storage: Storage, split: Speeds, whole: Speeds, workers: Wo
         codec = "auto"
     elif "fast" in split and _keeps_up(split, "fast", storage, workers):
         codec = "fast"
-    zstd = codec == "auto" and (not whole or _keeps_up(whole, "auto", storage, workers))
+    zstd = codec == "auto" and storage.waits
+    zstd = zstd and (not whole or _keeps_up(whole, "auto", storage, workers))
     if not split and not zstd:
         codec = "off"
     measured = [f"{name} {speed}" for name, speed in split.items()]
@@ -149,18 +150,28 @@ def _keeps_up(
     return saving_rate(held_back, storage, workers) >= raw
 
 
-def pays(codec: Codec, plan: Plan) -> bool:
-    """Return whether a save is worth weighing: only "auto" leaves a choice, and only time tells."""
+def unweighed(codec: Codec, plan: Plan, *, on_memory: bool) -> Coding | None:
+    """Return the coding of a save that is not worth weighing; None where only time tells.
+
+    On memory a small state can win less by coding than weighing it takes, and zstd never wins.
+
+    Args:
+        codec: that was asked for; only "auto" leaves a choice.
+        plan: of the save.
+        on_memory: whether it is known that writing waits for no device.
+    """
     if codec != "auto":
-        return False
-    if sum(run.n_bytes for run in plan.runs) >= WEIGH_ABOVE_BYTES:
-        return True
+        return as_asked(codec)
+    n_bytes = sum(run.n_bytes for run in plan.runs)
     whole_bytes = 0
     for run in plan.runs:
         dtypes = run.chunks[:, 2]
-        n_bytes = run.chunks[:, 1] * CONTAINER_BYTES[dtypes]
-        whole_bytes += int(n_bytes[~_HAS_SPLIT[dtypes]].sum())
-    return whole_bytes >= WEIGH_WHOLE_ABOVE_BYTES
+        whole_bytes += int((run.chunks[:, 1] * CONTAINER_BYTES[dtypes])[~_HAS_SPLIT[dtypes]].sum())
+    if on_memory and n_bytes - whole_bytes < WEIGH_ABOVE_BYTES:
+        reason = "not weighed: storage is memory, and too little could be won"
+        return Coding(codec="off", zstd_level=0, reason=reason)
+    weighed = n_bytes >= WEIGH_ABOVE_BYTES or whole_bytes >= WEIGH_WHOLE_ABOVE_BYTES
+    return None if weighed else as_asked(codec)
 
 
 def weigh(
@@ -174,7 +185,7 @@ def weigh(
     """Time codings on a sample of the plan and choose one.
 
     What cannot be chosen any more is not timed: "fast" where "auto" keeps up, zstd where "auto"
-    does not or where one piece took it far too long.
+    does not, where no device is waited for, or where one piece took it far too long.
 
     Args:
         plan: of the save.
@@ -201,7 +212,7 @@ def weigh(
         split = speeds(runs, "off", "fast", "auto")
         found = workers()
     whole: Speeds = {}
-    if not split or _keeps_up(split, "auto", storage, found):
+    if storage.waits and (not split or _keeps_up(split, "auto", storage, found)):
         runs = sample(plan, split=False)
         whole = speeds(runs[:1], "off", "auto", n_turns=1)
         if whole and _keeps_up(whole, "auto", storage, workers(), headroom=1 / _DOUBT):

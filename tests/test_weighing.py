@@ -62,6 +62,13 @@ def test_zstd_is_used_while_it_keeps_up():
     assert chosen(disk(1.0 * GB), split={}, whole=WHOLE) == ("off", 0)
 
 
+def test_zstd_is_not_used_where_no_device_is_waited_for():
+    memory, at_no_cost = disk(1e18, 2e-9), {"off": OFF, "auto": Speed(bytes_per_sec=1e12, ratio=4)}
+    for whole in ({}, at_no_cost):
+        assert chosen(memory, whole=whole) == ("auto", 0)
+        assert chosen(memory, split={}, whole=whole) == ("off", 0)
+
+
 def test_words_that_do_not_shrink_are_coded_only_where_it_costs_nothing():
     noise = {"off": OFF, "fast": OFF, "auto": Speed(bytes_per_sec=3 * GB, ratio=1.0)}
     assert chosen(disk(0.5 * GB), split=noise)[0] == "auto"
@@ -143,6 +150,8 @@ def timed_codecs(storage: Storage, zstd: float) -> dict[str, int]:
 
 def test_what_cannot_be_chosen_is_not_timed():
     assert timed_codecs(disk(1e18), zstd=4e8) == {"off": 32, "auto": 32, "fast": 16}
+    copied = disk(1e18, 2e-9)
+    assert timed_codecs(copied, zstd=1e12) == {"off": 16, "auto": 16}
     slow = {"off": 16, "auto": 16}
     assert timed_codecs(disk(GB), zstd=4e8) == slow | {"whole off": 9, "whole auto": 9}
     assert timed_codecs(disk(GB), zstd=4e7) == slow | {"whole off": 1, "whole auto": 1}
@@ -292,15 +301,36 @@ def test_a_part_of_a_chunk_codes_to_these_words(data):
     assert part.n_bytes == 4 * n_words
 
 
+def unweighed(leaves, *, on_memory: bool = False, codec="auto") -> str | None:
+    coding = weighing.unweighed(codec, plan_of(leaves), on_memory=on_memory)
+    return None if coding is None else coding.codec
+
+
 def test_only_auto_on_a_large_state_or_much_for_zstd_is_weighed():
-    large, small = plan_of([("float32", 32 << 20)]), plan_of([("float32", 31 << 20)])
-    assert weighing.pays("auto", large)
-    assert not weighing.pays("auto", small)
-    assert weighing.pays("auto", plan_of([("float32", 5), ("int32", 1 << 20), ("int8", 3)]))
-    assert not weighing.pays("auto", plan_of([("float32", 4 << 20), ("int32", 1000 << 10)]))
-    assert not any(weighing.pays(codec, large) for codec in ("fast", "max", "off"))
+    assert unweighed([("float32", 32 << 20)]) is None
+    assert unweighed([("float32", 31 << 20)]) == "auto"
+    assert unweighed([("float32", 5), ("int32", 1 << 20), ("int8", 3)]) is None
+    assert unweighed([("float32", 4 << 20), ("int32", 1000 << 10)]) == "auto"
     for codec, level in {"auto": AUTO_LEVEL, "fast": 0, "max": MAX_LEVEL, "off": 0}.items():
         assert weighing.as_asked(codec).zstd_level == level
+
+
+def test_on_memory_only_much_for_the_ladder_is_weighed_and_the_rest_is_raw():
+    assert unweighed([("float32", 32 << 20)], on_memory=True) is None
+    assert unweighed([("bfloat16", 31 << 20), ("int32", 999 << 20)], on_memory=True) == "off"
+    assert unweighed([("int32", 999 << 20)], on_memory=True) == "off"
+    assert unweighed([], on_memory=True) == "off"
+
+
+@pytest.mark.parametrize("on_memory", [False, True])
+@pytest.mark.parametrize("codec", ["fast", "max", "off"])
+def test_what_was_asked_for_is_neither_weighed_nor_changed(codec, on_memory):
+    for n_bytes in (8, 32 << 20):
+        assert unweighed([("float32", n_bytes)], on_memory=on_memory, codec=codec) == codec
+
+
+# Above the state of a test, which then is too small to be weighed.
+SMALL = {"split_bytes": 8 << 20, "whole_bytes": 8 << 20}
 
 
 @pytest.fixture
@@ -310,9 +340,14 @@ def paced(monkeypatch):
     A storage of our choice waits; coding takes the processor as long as in SPLIT and WHOLE.
     """
 
-    def make(bytes_per_sec: float) -> tuple[PacedDriver, KnownStorage]:
+    def make(
+        bytes_per_sec: float,
+        cpu_secs_per_byte: float = 0.0,
+        split_bytes: int = 4 << 20,
+        whole_bytes: int = 1 << 20,
+    ) -> tuple[PacedDriver, KnownStorage]:
         clock = Clock()
-        driver = PacedDriver(bytes_per_sec, clock)
+        driver = PacedDriver(bytes_per_sec, clock, cpu_secs_per_byte)
         encode = saving.Prepared._encode
 
         def timed(save, run, out, records, coding, align_bytes):
@@ -323,7 +358,9 @@ def paced(monkeypatch):
 
         monkeypatch.setattr(saving.Prepared, "_encode", timed)
         monkeypatch.setattr(saving, "open_driver", lambda name, directory: driver)
-        monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", 4 << 20)
+        monkeypatch.setattr(saving, "memory_file_system", lambda directory: None)
+        monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", split_bytes)
+        monkeypatch.setattr(weighing, "WEIGH_WHOLE_ABOVE_BYTES", whole_bytes)
         monkeypatch.setattr(weighing, "_SHARE", 8)
         monkeypatch.setattr(weighing, "_WHOLE_SHARE", 32)
         monkeypatch.setattr(bandwidth, "_LEAST_BYTES", 1 << 20)
@@ -375,6 +412,42 @@ def test_storage_faster_than_coding_gets_raw_words(tmp_path, paced):
     assert report.codecs.keys() == {"raw"}
     assert manifest["options"]["codec"] == "auto"
     assert (manifest["options"]["coding"], manifest["options"]["zstd_level"]) == ("off", 0)
+
+
+def assert_raw(report, manifest):
+    assert (report.coding, set(report.codecs)) == ("off", {"raw"})
+    assert (manifest["options"]["coding"], manifest["options"]["zstd_level"]) == ("off", 0)
+    assert "memory" in report.coding_reason
+    assert "weigh" not in report.seconds
+
+
+def test_a_small_state_is_raw_in_a_file_system_of_memory(tmp_path, paced, monkeypatch):
+    driver, storage = paced(1e7, **SMALL)
+    asked = []
+    monkeypatch.setattr(saving, "memory_file_system", lambda path: asked.append(path) or "tmpfs")
+    for number in range(2):
+        assert_raw(*saved(tmp_path, storage, number))
+    assert asked == [tmp_path / "0", tmp_path / "1"]
+    assert driver.n_probes == 0
+    report, _ = saved(tmp_path, storage, 2, codec="fast")
+    assert report.codecs.keys() == {"ladder", "raw"}
+
+
+def test_a_small_state_is_raw_once_a_save_has_waited_for_nothing(tmp_path, paced):
+    driver, storage = paced(1e18, cpu_secs_per_byte=1e-9, **SMALL)
+    report, _ = saved(tmp_path, storage)
+    assert (report.coding, report.codecs.keys()) == ("auto", {"ladder", "zstd"})
+    assert_raw(*saved(tmp_path, storage, 1))
+    assert driver.n_probes == 0
+
+
+def test_a_small_state_is_coded_on_storage_that_waits(tmp_path, paced):
+    driver, storage = paced(1e7, **SMALL)
+    for number in range(2):
+        report, _ = saved(tmp_path, storage, number)
+        assert (report.coding, report.codecs.keys()) == ("auto", {"ladder", "zstd"})
+        assert report.coding_reason == "not weighed"
+    assert driver.n_probes == 0
 
 
 @pytest.mark.parametrize("codec", ["fast", "max", "off"])
