@@ -357,7 +357,6 @@ def paced(monkeypatch):
 
         monkeypatch.setattr(saving.Prepared, "_encode", timed)
         monkeypatch.setattr(saving, "open_driver", lambda name, directory: driver)
-        monkeypatch.setattr(saving, "memory_file_system", lambda directory: None)
         monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", split_bytes)
         monkeypatch.setattr(weighing, "WEIGH_WHOLE_ABOVE_BYTES", whole_bytes)
         monkeypatch.setattr(weighing, "_SHARE", 8)
