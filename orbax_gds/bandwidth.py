@@ -122,6 +122,21 @@ class WriteMeter:
                 self._cpu_secs += after.cpu - before.cpu
                 self._queued_secs += after.queued - before.queued
 
+    def add(
+        self, *, busy_secs: float, thread_secs: float, cpu_secs: float, queued_secs: float
+    ) -> None:
+        """Count writes that were measured elsewhere, none of them during one measured here.
+
+        Args:
+            busy_secs: in which at least one thread wrote.
+            thread_secs, cpu_secs, queued_secs: summed over the threads.
+        """
+        with self._lock:
+            self._busy_secs += busy_secs
+            self._thread_secs += thread_secs
+            self._cpu_secs += cpu_secs
+            self._queued_secs += queued_secs
+
     def storage(self, n_bytes: int) -> Storage:
         """Return what so many bytes, all that was written, say of the storage."""
         waited = max(0.0, self._thread_secs - self._cpu_secs - self._queued_secs)

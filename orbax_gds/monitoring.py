@@ -35,9 +35,12 @@ class Stopwatch:
         try:
             yield
         finally:
-            took = time.perf_counter() - began
-            with self._lock:
-                self.seconds[stage] = self.seconds.get(stage, 0.0) + took
+            self.add(stage, time.perf_counter() - began)
+
+    def add(self, stage: str, secs: float) -> None:
+        """Add time that was measured elsewhere to a stage."""
+        with self._lock:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + secs
 
     def unblock(self) -> None:
         """Note that training may go on; later calls change nothing."""

@@ -432,31 +432,26 @@ class Prepared:
                 first_runs,
                 storage=storage,
                 n_workers=min(self.options.n_workers, os.cpu_count() or 1),
-                encode=lambda run, coding: self._encode(run, out, record, coding, _FRAME_BYTES),
+                encode=lambda run, coding: self._encode(run, out, record, coding),
                 times=known.clocks.times,
             )
 
-    def encode(self, run: Run, out: np.ndarray, records: np.ndarray) -> int:
-        """Code a run into `out` with one native call; return the bytes it took."""
-        return self._encode(run, out, records, self.coding, stripes.PAGE_BYTES)
+    def words_of(self, run: Run) -> Sequence[np.ndarray]:
+        """Return the buffers that the segments of a run name, in host memory."""
+        return self._snapshot.words[run.first_buffer : run.end_buffer]
 
     def _encode(
-        self,
-        run: Run,
-        out: np.ndarray,
-        records: np.ndarray,
-        coding: weighing.Coding,
-        align_bytes: int,
+        self, run: Run, out: np.ndarray, record: np.ndarray, coding: weighing.Coding
     ) -> int:
         return _native.encode_run(
-            self._snapshot.words[run.first_buffer : run.end_buffer],
+            self.words_of(run),
             run.segments,
             run.chunks,
             out,
-            records,
+            record,
             codec=coding.codec,
             zstd_level=coding.zstd_level,
-            align_bytes=align_bytes,
+            align_bytes=_FRAME_BYTES,
         )
 
 

@@ -349,11 +349,11 @@ def paced(monkeypatch):
         driver = PacedDriver(bytes_per_sec, clock, cpu_secs_per_byte)
         encode = saving.Prepared._encode
 
-        def timed(save, run, out, records, coding, align_bytes):
+        def timed(save, run, out, record, coding):
             split = int(run.chunks[0, 2]) == dtype_by_name("bfloat16").id
             speeds = SPLIT if split else WHOLE
             clock.spend(cpu=run.n_bytes / speeds.get(coding.codec, OFF).bytes_per_sec)
-            return encode(save, run, out, records, coding, align_bytes)
+            return encode(save, run, out, record, coding)
 
         monkeypatch.setattr(saving.Prepared, "_encode", timed)
         monkeypatch.setattr(saving, "open_driver", lambda name, directory: driver)

@@ -80,7 +80,7 @@ class PosixFile(File):
         self._insist = insist
         self._lock = threading.Lock()
         self._sync_failed = False
-        self._descriptor = self._open(_FLAGS[mode] | os.O_CLOEXEC, direct)
+        self.descriptor = self._descriptor = self._open(_FLAGS[mode] | os.O_CLOEXEC, direct)
 
     def write(self, offset: int, data: Source) -> None:
         view = byte_view(data)
@@ -117,7 +117,7 @@ class PosixFile(File):
             raise self._error(err, f"sync {n_bytes} bytes") from err
 
     def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
+        descriptor, self._descriptor, self.descriptor = self._descriptor, -1, None
         if descriptor < 0:
             return
         try:
