@@ -23,6 +23,7 @@ from orbax_gds.pending import (
     read_failure,
 )
 from orbax_gds.threads import run_tasks
+from orbax_gds.tiling import check_tiling
 
 PENDING_NAME = "manifest.json.pending"
 COMPLETE_NAME = "manifest.json.tmp"
@@ -33,9 +34,10 @@ _THREADS = 8  # chosen: stripes of many processes are read at once, as a shared 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Sealed:
-    """A sealed stripe, and whether its layout has derived shards."""
+    """A sealed stripe, its layout, and whether that has derived shards."""
 
     spec: manifests.StripeSpec
+    layout: bytes
     has_derived: bool
 
 
@@ -169,7 +171,8 @@ def publish(directory: str | os.PathLike[str]) -> bool:
 
     Raises:
         CommitError: a stripe is missing, damaged or not sealed, or nothing was saved here; or
-            the processes were given different trees. The process is named.
+            the processes were given different trees, or store a leaf twice or not all of it. The
+            processes are named.
         IoError: the operating system refused a write, sync or rename.
     """
     directory = FilePath(directory)
@@ -194,6 +197,7 @@ def publish(directory: str | os.PathLike[str]) -> bool:
     if len(specs) > 1:
         said = agreed(directory, [(spec.file, spec.uuid) for spec in specs])
         codings = [each.coding for each in said]
+        check_tiling(directory, pending.leaves, {each.spec.file: each.layout for each in sealed})
         complete = msgspec.structs.replace(complete, options=pending.options | {"codings": codings})
     write_synced(complete_path, manifests.encode(complete))
     _remove(directory.glob("*" + PROBE_SUFFIX))
@@ -258,4 +262,4 @@ def _sealed(directory: FilePath, name: str) -> _Sealed:
         layout_crc32c=layout_crc32c,
         index_crc32c=f"{footer.index_crc32c:08x}",
     )
-    return _Sealed(spec=spec, has_derived=has_derived)
+    return _Sealed(spec=spec, layout=layout, has_derived=has_derived)

@@ -17,6 +17,7 @@ import msgspec
 
 from orbax_gds import leaves, sidecar
 from orbax_gds import stripe as stripes
+from orbax_gds._version import __version__
 from orbax_gds.derived import DerivedShard
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Unsupported
@@ -99,7 +100,8 @@ class Planned:
     def digest(self) -> str:
         """A digest of what all processes must agree on, so that their parts fit together.
 
-        Of leaves that are not jax arrays that is the path: process 0 alone stores them, and theirs
+        That is all that decides how the tree is divided, the version of this package too. Of
+        leaves that are not jax arrays it is the path: process 0 alone stores them, and theirs
         may differ.
         """
         agreed = [
@@ -109,7 +111,8 @@ class Planned:
             for spec in self.specs
         ]
         n_processes = jax.process_count()
-        all_of_it = (agreed, self.shardings, self._unnamed, self._chunk_bytes, n_processes)
+        of_job = (__version__, n_processes, self._chunk_bytes)
+        all_of_it = (agreed, self.shardings, self._unnamed, of_job)
         return hashlib.blake2b(msgspec.json.encode(all_of_it), digest_size=16).hexdigest()
 
     @functools.cached_property

@@ -62,6 +62,8 @@ from orbax_gds.stripe_writer import StripeWriter
 
 logger = logging.getLogger(__name__)
 
+_WRITER = f"orbax_gds {__version__}"
+
 # Measured: where words and frame lie alike on their pages, as a sample's would and a save's hardly
 # ever do, copying takes three times as long.
 _UNLIKE_PAGES = 2048
@@ -377,6 +379,7 @@ class Prepared:
             uuid=uuid.hex(),
             digest=self.planned.digest,
             coding=self.coding.codec,
+            writer=_WRITER,
         )
 
     def _manifest(self) -> Pending:
@@ -384,7 +387,7 @@ class Prepared:
         return Pending(
             format=FORMAT_VERSION,
             requires=(FEATURE,) if self._n_derived else (),
-            writer=f"orbax_gds {__version__}",
+            writer=_WRITER,
             leaves=self.planned.leaves_json,
             shardings=msgspec.Raw(msgspec.json.encode(self.planned.shardings)),
             stripes=tuple(_undescribed(process) for process in range(jax.process_count())),

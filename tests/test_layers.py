@@ -18,6 +18,7 @@ LAYERS = (
     ("parts",),
     ("coverage", "read_plan", "stripe", "sidecar", "paths", "deriving", "bandwidth", "owners"),
     ("pending",),
+    ("tiling",),
     ("commit", "shardings", "targets", "stripe_check", "weighing"),
     ("item", "kept_reports", "listing", "verifying", "tree_metadata", "wants"),
     ("assemble", "bench", "lazy", "sampling"),
