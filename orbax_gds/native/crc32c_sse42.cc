@@ -1,5 +1,5 @@
-// CRC32C with the crc32 instruction, three lanes at a time to hide its latency of three cycles, and a
-// fourth by carry-less multiplication, which another unit of the processor does meanwhile.
+// CRC32C with the crc32 instruction, three lanes at a time to hide its latency of three cycles, and
+// a fourth by carry-less multiplication, which another unit of the processor does meanwhile.
 #include <immintrin.h>
 
 #include "bytes.h"
