@@ -1,8 +1,10 @@
 """Files of the operating system, written past the page cache where the file system allows it.
 
 A direct write costs a tenth of the processor time of a buffered one and leaves the page cache to
-others. The file system has the last word, on open or as late as the first write: then the file
-goes on through the page cache and remembers why.
+others. Reads are direct, too, and neither ask nor fill the page cache: into huge pages (staging.py)
+they are faster than buffered ones, cold at least, and what `verify` reads is what the device holds.
+The file system has the last word, on open or as late as the first write: then the file goes on
+through the page cache and remembers why.
 """
 
 from __future__ import annotations
