@@ -152,8 +152,11 @@ def withdraw_sealed(directory: FilePath, process: int) -> None:
 
 
 def leave_failure(directory: FilePath, failure: Failure) -> None:
-    """Tell the processes that wait for this one that it has failed."""
-    write_synced(directory / FAILED_NAME, msgspec.json.encode(failure))
+    """Tell the processes that wait for this one that it has failed; the last that does is heard."""
+    own = directory / f"p{failure.process:05d}.{FAILED_NAME}"
+    write_synced(own, msgspec.json.encode(failure))
+    with io_context(own, "rename"):
+        os.rename(own, directory / FAILED_NAME)  # whole, also when another fails just now
 
 
 def publish(directory: str | os.PathLike[str]) -> bool:
@@ -182,13 +185,36 @@ def publish(directory: str | os.PathLike[str]) -> bool:
         return False
     if not pending_path.exists():
         raise CommitError(f"{directory}: there is nothing to publish: no save was written here.")
-    pending = _read_pending(pending_path)
+    complete = _complete(directory)
+    complete_path = directory / COMPLETE_NAME
+    write_synced(complete_path, manifests.encode(complete))
+    _remove(directory.glob("*" + PROBE_SUFFIX))
+    sync_directory(directory)
+    with io_context(final_path, "publish"):
+        os.rename(complete_path, final_path)
+        os.unlink(pending_path)
+    _remove(directory.glob("p[0-9]*" + SUFFIX))
+    sync_directory(directory)
+    return True
+
+
+def check_sealed(directory: FilePath) -> None:
+    """Check all that `publish` does, but publish nothing.
+
+    Raises:
+        CommitError, IoError: as `publish`.
+    """
+    _complete(directory)
+
+
+def _complete(directory: FilePath) -> manifests.Pending:
+    """Return the manifest of an item, having seen that its stripes are sealed and fit together."""
+    pending = _read_pending(directory / PENDING_NAME)
     found: dict[str, _Sealed] = {}
     names = [stripe.file for stripe in pending.stripes]
     n_threads = min(_THREADS, len(names))
     run_tasks(names, lambda name: found.update({name: _sealed(directory, name)}), n_threads)
     sealed = [found[name] for name in names]
-    complete_path = directory / COMPLETE_NAME
     requires = pending.requires
     if FEATURE not in requires and any(each.has_derived for each in sealed):
         requires = (*requires, FEATURE)  # each process decides for itself what it derives
@@ -199,15 +225,7 @@ def publish(directory: str | os.PathLike[str]) -> bool:
         codings = [each.coding for each in said]
         check_tiling(directory, pending.leaves, {each.spec.file: each.layout for each in sealed})
         complete = msgspec.structs.replace(complete, options=pending.options | {"codings": codings})
-    write_synced(complete_path, manifests.encode(complete))
-    _remove(directory.glob("*" + PROBE_SUFFIX))
-    sync_directory(directory)
-    with io_context(final_path, "publish"):
-        os.rename(complete_path, final_path)
-        os.unlink(pending_path)
-    _remove(directory.glob("p[0-9]*" + SUFFIX))
-    sync_directory(directory)
-    return True
+    return complete
 
 
 def _remove(paths: Iterable[FilePath]) -> None:

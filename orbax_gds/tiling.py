@@ -61,9 +61,10 @@ def check_tiling(directory: FilePath, leaves: msgspec.Raw, layouts: Mapping[str,
     number = int(bad[0])
     parts = list(_parts_of(number, boxes))
     text = ", ".join(parts[:_MOST_NAMED]) + (", …" if len(parts) > _MOST_NAMED else "")
+    text = text or f"none of {len(boxes)} stores any of it"
     raise CommitError(
         f"{directory} is not published: the processes have not divided {_name(described, number)} "
-        f"alike, as their shards do not tile it: {text or 'no process stores any of it'}. "
+        f"alike, as their shards do not tile it: {text}. "
         f"{len(bad)} of {len(described)} leaves are hit. All processes must run the same version "
         "of orbax_gds, jax and Orbax on the same devices; see to that and save again."
     )

@@ -213,6 +213,45 @@ def _strike(directory, how) -> dict:
     return {}
 
 
+def _refused(steps, tree) -> dict:
+    """Save a tree as step 1, which must fail; return what was said."""
+    import orbax.checkpoint as ocp
+
+    began = time.monotonic()
+    steps.save(1, args=ocp.args.StandardSave(tree))
+    try:
+        steps.wait_until_finished()
+    except BaseException as error:
+        return {"said": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - began}
+    return {}
+
+
+def _is_last() -> bool:
+    import jax
+
+    return jax.process_index() == jax.process_count() - 1
+
+
+def another_tree(directory) -> dict:
+    """Save a tree that has another leaf in the last process; then the same tree in all."""
+    import orbax.checkpoint as ocp
+
+    steps = manager(directory)
+    said = _refused(steps, tree_of() | ({"more": 1} if _is_last() else {}))
+    assert steps.save(1, args=ocp.args.StandardSave(tree_of(1)))
+    steps.wait_until_finished()
+    return said
+
+
+def another_division(directory) -> dict:
+    """Save as if the last process ran code that chooses other owners of what all hold."""
+    from orbax_gds import leaves
+
+    if _is_last():
+        leaves.owners = lambda boxes: [0] * len(boxes)
+    return _refused(manager(directory), tree_of())
+
+
 def kill_last(directory) -> dict:
     return _strike(directory, "kill_last")
 

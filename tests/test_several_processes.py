@@ -101,6 +101,22 @@ def test_nothing_is_published_when_process_0_dies(tmp_path):
     assert_only_step_0_is_published(tmp_path / "steps")
 
 
+@pytest.mark.slow
+def test_every_process_raises_at_once_where_one_saves_another_tree(tmp_path):
+    for said in several.run_job("another_tree", tmp_path, 4):
+        assert re.match("CommitError: .*The tree that process 3 saved .* differs", said["said"])
+        assert said["seconds"] < several.DEADLINE_SECS
+    restored_by_one(tmp_path / "1" / "default", seed=1)  # the second try
+
+
+@pytest.mark.slow
+def test_every_process_raises_at_once_where_one_divides_the_tree_otherwise(tmp_path):
+    for said in several.run_job("another_division", tmp_path, 2):
+        assert re.match("CommitError: .*not divided leaf 'copies/1' of 30000", said["said"])
+        assert said["seconds"] < several.DEADLINE_SECS
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
 def assert_only_step_0_is_published(steps) -> None:
     assert [path.parent.parent.name for path in steps.rglob("manifest.json")] == ["0"]
     restored_by_one(steps / "0" / "default")

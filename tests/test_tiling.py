@@ -105,7 +105,7 @@ def test_leaves_may_be_divided_in_any_way():
             r"'v/4' of 8 elements .*process 0 stores 4, process 1 stores 4\. 1 of",
         ),
         (([W, *V], [V_DERIVED]), r"'v/4' .*process 0 stores 8, process 1 stores 4"),
-        (([V[0]], [], [V[1]]), r"'w' of 6 elements .*no process stores any of it"),
+        (([V[0]], [], [V[1]]), r"'w' of 6 elements .*none of 3 stores any of it"),
         (
             ([W, *V], [ShardBox(leaf=1, start=(), extent=())]),
             r"'none' without .*process 1 stores 1",
