@@ -149,10 +149,10 @@ def timed_codecs(storage: Storage, zstd: float) -> dict[str, int]:
 
 
 def test_what_cannot_be_chosen_is_not_timed():
-    assert timed_codecs(disk(1e18), zstd=4e8) == {"off": 32, "auto": 16, "fast": 16}
+    assert timed_codecs(disk(1e18), zstd=4e8) == {"off": 16, "auto": 8, "fast": 8}
     copied = disk(1e18, 2e-9)
-    assert timed_codecs(copied, zstd=1e12) == {"off": 16, "auto": 16}
-    slow = {"off": 16, "auto": 16}
+    assert timed_codecs(copied, zstd=1e12) == {"off": 8, "auto": 8}
+    slow = {"off": 8, "auto": 8}
     assert timed_codecs(disk(GB), zstd=4e8) == slow | {"whole off": 9, "whole auto": 9}
     assert timed_codecs(disk(GB), zstd=4e7) == slow | {"whole off": 1, "whole auto": 1}
 
@@ -174,7 +174,7 @@ def weighed_where(
         is_whole = int(run.chunks[0, 2]) == dtype_by_name("int32").id
         timed.add(f"whole {coding.codec}" if is_whole else coding.codec)
         offs += coding.codec == "off" and not is_whole
-        off_rate = 5e9 if is_whole or offs <= 16 else second_off_rate
+        off_rate = 5e9 if is_whole or offs <= 8 else second_off_rate
         rate = {"fast": 4e9, "auto": auto_rate, "off": off_rate}[coding.codec]
         if is_whole:
             rate = 4e7
@@ -259,9 +259,9 @@ def test_a_sample_is_at_most_a_512th_or_1024th_and_lies_in_its_chunks(leaves, ch
     plan = plan_of(leaves, chunk_bytes)
     n_bytes = sum(run.n_bytes for run in plan.runs)
     words = {int(row[0]): (int(row[1]), int(row[2])) for run in plan.runs for row in run.chunks}
-    for split, share in ((True, 512), (False, 1024)):
+    for split, share, least in ((True, 512, 128 << 10), (False, 1024, 64 << 10)):
         runs = sample(plan, split=split)
-        assert sum(run.n_bytes for run in runs) <= max(64 << 10, n_bytes // share)
+        assert sum(run.n_bytes for run in runs) <= max(least, n_bytes // share)
         for run in runs:
             ((number, n_words, dtype, n_segments, columns),) = run.chunks.tolist()
             assert 0 < n_words <= words[number][0]
