@@ -13,6 +13,7 @@ from operator import attrgetter, itemgetter, methodcaller
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
@@ -179,8 +180,7 @@ class Snapshot:
         self.staged.set()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Pick:
+class _Pick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How one shard is taken.
 
     Attributes:
@@ -200,8 +200,7 @@ class _Pick:
     is_copied: bool = False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Small:
+class _Small(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A whole leaf in host memory that is cheaper to copy than to refer to."""
 
     number: int

@@ -218,10 +218,15 @@ def encode_layout(shards: Sequence[StoredShard | DerivedShard]) -> bytes:
         by_rank.setdefault(len(shard.extent), []).append(shard)
     sections = []
     for rank in sorted(by_rank):
-        rows = [_row(shard) for shard in by_rank[rank]]
-        sections.append(_SECTION.pack(rank, len(rows)))
-        sections.append(np.array(rows, _shard_dtype(rank)).tobytes())
+        rows = by_rank[rank]
+        table = np.empty(len(rows), _shard_dtype(rank))
+        for name, column in zip(_COLUMNS, zip(*map(_row, rows), strict=True), strict=True):
+            table[name] = column
+        sections += _SECTION.pack(rank, len(rows)), table.tobytes()
     return b"".join(sections)
+
+
+_COLUMNS = _shard_dtype(0).names or ()
 
 
 def _row(s: StoredShard | DerivedShard) -> tuple[Any, ...]:
