@@ -188,7 +188,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         """
         source = _local(directory)
         request = self._request(source, args)
-        return restoring.restore(
+        tree = restoring.restore(
             source,
             request.abstract,
             request.leaves,
@@ -197,6 +197,9 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             fallback_sharding=request.fallback_sharding,
             partial=request.partial,
         )
+        if request.leaves is None:
+            self._known_plans().expect(tree)
+        return tree
 
     def metadata(self, directory: os.PathLike[str]) -> Any:
         """Return Orbax's `TreeMetadata` of the item, read from its manifest alone.
@@ -233,14 +236,17 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             tree = dropin.saved_tree(args)
         else:
             raise Unsupported(_wrong_arguments(args, (GdsSave, *dropin.SAVE_ARGS)))
-        with self._lock:
-            self._plans = self._plans or saving.make_cache(self._options)
         return saving.prepare(
             tree,
             options=self._options,
             custom_metadata=args.custom_metadata,
-            cache=self._plans,
+            cache=self._known_plans(),
         )
+
+    def _known_plans(self) -> PlanCache:
+        with self._lock:
+            self._plans = self._plans or saving.make_cache(self._options)
+            return self._plans
 
     def _count_failure(self, directory: FilePath) -> None:
         with self._lock:

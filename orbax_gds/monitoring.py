@@ -101,7 +101,7 @@ class ProcessReport:
         codecs: bytes in and out of each codec in use.
         driver: the path that really carried the bytes: "direct" or "buffered".
         driver_reason: why not the preferred one; None if it was.
-        plan_known: whether the structure of the tree was that of an earlier save.
+        plan_known: whether the structure of the tree was that of an earlier save or restore.
         blocking_secs: for how long training waited for us.
         blocking_cpu_secs: processor time of the whole process meanwhile.
         background_secs: for how long the save went on in the background, until it was synced.

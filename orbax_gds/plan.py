@@ -241,6 +241,8 @@ def windows(plan: Plan, sizes: Sequence[int], most_bytes: int) -> list[Window]:
     Returns:
         At least one window; every run is in one, every shard with a size taken and left once.
     """
+    if not any(sizes):
+        return [Window(runs=range(len(plan.runs)), taken=(), left=())]
     needed = [_needed(run, sizes) for run in plan.runs]
     last_run = {shard: number for number, shards in enumerate(needed) for shard in shards}
     found: list[Window] = []

@@ -25,6 +25,7 @@ from orbax_gds.manifest import LeafSpec, ShardingSpec
 from orbax_gds.plan import Cut, ShardBox, Window, make_plan, windows
 from orbax_gds.shardings import boxes_by_device
 from orbax_gds.snapshot import Picks, picker
+from orbax_gds.uncollected import uncollected
 
 __all__ = ["PlanCache", "Planned"]
 
@@ -91,6 +92,10 @@ class Planned:
         plan = make_plan(boxes, dtypes, self._chunk_bytes)
         return Cut(plan=plan, layout=stripes.encode_layout((*plan.shards, *derived)))
 
+    def encode(self) -> None:
+        """Encode now what is encoded once for all saves."""
+        _ = self.leaves_json, self.tree_json, self.digest
+
     @functools.cached_property
     def leaves_json(self) -> msgspec.Raw:
         """The leaves as the manifest has them."""
@@ -138,7 +143,9 @@ def _boxes_of_unnamed(flat: leaves.Flat) -> list[tuple[Any, ...]]:
 
 
 class PlanCache:
-    """The structures that were saved last. Threads may share one; it holds no values.
+    """The structures that were saved last, or restored. Threads may share one.
+
+    It holds no values, but for those of an expected tree while that is planned.
 
     Args:
         chunk_bytes: upper bound of a chunk's words in bytes.
@@ -148,7 +155,43 @@ class PlanCache:
     def __init__(self, chunk_bytes: int, process: int) -> None:
         self._chunk_bytes, self._process = chunk_bytes, process
         self._known: list[_Structure] = []  # the one used last is the first
+        self._expected: list[threading.Event] = []
         self._lock = threading.Lock()
+
+    def expect(self, tree: Any) -> None:
+        """Plan a tree in a thread of its own, as one of its structure may be saved soon.
+
+        A job that starts again saves what it has restored: its first save then finds the plan
+        known. The thread has the priority of any other, as it holds the GIL, and who waits for that
+        must not wait for more.
+
+        Args:
+            tree: any; nothing is raised if it cannot be saved. It is held until it is planned.
+        """
+        done = threading.Event()
+        with self._lock:
+            waiting = [event for event in self._expected if not event.is_set()]
+            self._expected = [*waiting, done]
+        args = ([tree], done)
+        threading.Thread(target=self._foresee, args=args, name="orbax_gds_plan").start()
+
+    def await_expected(self) -> None:
+        """Wait until all that is expected is planned."""
+        with self._lock:
+            expected = self._expected
+        for done in expected:
+            done.wait()
+
+    def _foresee(self, held: list[Any], done: threading.Event) -> None:
+        try:
+            with uncollected():
+                planned, _, _ = self._plan(held.pop())
+        except (Unsupported, RuntimeError):
+            return  # no tree to save, such as a part of one; or arrays that were donated since
+        finally:
+            done.set()
+        with uncollected():
+            planned.encode()
 
     def plan(self, tree: Any) -> tuple[Planned, Sequence[Any], bool]:
         """Describe and plan a tree, or find that its structure is known.
@@ -159,6 +202,10 @@ class PlanCache:
         Raises:
             Unsupported: leaves that cannot be saved; each is named.
         """
+        self.await_expected()
+        return self._plan(tree)
+
+    def _plan(self, tree: Any) -> tuple[Planned, Sequence[Any], bool]:
         taken = _take_apart(tree)
         if taken is not None:
             with self._lock:

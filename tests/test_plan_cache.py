@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import sys
 import threading
 import weakref
 
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from counting import calls_within
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_memory import assert_same_bits, mesh
@@ -131,24 +131,6 @@ def test_the_oldest_structures_are_forgotten():
         True,
         False,
     ]
-
-
-def calls_within(run):
-    """Count the calls of functions of this package, in all threads."""
-    n_calls = 0
-
-    def count(frame, event, _):
-        nonlocal n_calls
-        n_calls += event == "call" and "orbax_gds" in frame.f_code.co_filename
-
-    threading.setprofile(count)
-    sys.setprofile(count)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    return n_calls
 
 
 def test_a_known_structure_calls_no_function_for_each_leaf(tmp_path):
