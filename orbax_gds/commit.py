@@ -223,7 +223,8 @@ def _complete(directory: FilePath) -> manifests.Pending:
     if len(specs) > 1:
         said = agreed(directory, [(spec.file, spec.uuid) for spec in specs])
         codings = [each.coding for each in said]
-        check_tiling(directory, pending.leaves, {each.spec.file: each.layout for each in sealed})
+        layouts = {each.spec.file: each.layout for each in sealed}
+        check_tiling(directory, pending.leaves, layouts, pending.kinds)
         complete = msgspec.structs.replace(complete, options=pending.options | {"codings": codings})
     return complete
 

@@ -21,7 +21,7 @@ from orbax_gds._version import __version__
 from orbax_gds.derived import DerivedShard
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Unsupported
-from orbax_gds.manifest import LeafSpec, ShardingSpec
+from orbax_gds.manifest import LeafList, LeafSpec, ShardingSpec, list_leaves
 from orbax_gds.plan import Cut, ShardBox, Window, make_plan, windows
 from orbax_gds.shardings import boxes_by_device
 from orbax_gds.snapshot import Picks, picker
@@ -97,9 +97,9 @@ class Planned:
         _ = self.leaves_json, self.tree_json, self.digest
 
     @functools.cached_property
-    def leaves_json(self) -> msgspec.Raw:
+    def leaf_list(self) -> LeafList:
         """The leaves as the manifest has them."""
-        return msgspec.Raw(msgspec.json.encode(self.specs))
+        return list_leaves(self.specs)
 
     @functools.cached_property
     def digest(self) -> str:

@@ -383,12 +383,14 @@ class Prepared:
         )
 
     def _manifest(self) -> Pending:
+        listed = self.planned.leaf_list
         resolved = {"coding": self.coding.codec, "zstd_level": self.coding.zstd_level}
         return Pending(
             format=FORMAT_VERSION,
-            requires=(FEATURE,) if self._n_derived else (),
+            requires=(*listed.requires, FEATURE) if self._n_derived else listed.requires,
             writer=_WRITER,
-            leaves=self.planned.leaves_json,
+            leaves=listed.leaves,
+            kinds=listed.kinds,
             shardings=msgspec.Raw(msgspec.json.encode(self.planned.shardings)),
             stripes=tuple(_undescribed(process) for process in range(jax.process_count())),
             sidecars={},

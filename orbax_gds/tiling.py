@@ -27,15 +27,28 @@ class _Leaf(msgspec.Struct, frozen=True):
 
     path: msgspec.Raw
     shape: tuple[int, ...] | None = None
+    kind: int = 0
 
 
-def check_tiling(directory: FilePath, leaves: msgspec.Raw, layouts: Mapping[str, bytes]) -> None:
+class _Kind(msgspec.Struct, frozen=True):
+    """What is needed here of what leaves have in common."""
+
+    shape: tuple[int, ...] | None = None
+
+
+def check_tiling(
+    directory: FilePath,
+    leaves: msgspec.Raw,
+    layouts: Mapping[str, bytes],
+    kinds: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET,
+) -> None:
     """Check that every element of every leaf is in just one shard of all stripes.
 
     Args:
         directory: the item.
         leaves: as they stand in the manifest.
         layouts: layout block of each stripe, by its file.
+        kinds: as they stand in the manifest, where it has them.
 
     Raises:
         CommitError: a leaf is not stored whole, or twice, or a layout is malformed; leaf and
@@ -43,11 +56,15 @@ def check_tiling(directory: FilePath, leaves: msgspec.Raw, layouts: Mapping[str,
     """
     try:
         described = msgspec.json.decode(leaves, type=list[_Leaf])
+        shapes = [leaf.shape for leaf in described]
+        if kinds is not msgspec.UNSET:
+            of_kinds = [kind.shape for kind in msgspec.json.decode(kinds, type=list[_Kind])]
+            shapes = [of_kinds[leaf.kind] for leaf in described]
         boxes = {
             file: stripes.boxes_by_rank(layout, str(directory / file))
             for file, layout in layouts.items()
         }
-    except (msgspec.DecodeError, Corrupt) as err:
+    except (msgspec.DecodeError, IndexError, Corrupt) as err:
         raise CommitError(
             f"The save in {directory} cannot be published: {err} Save again."
         ) from err
@@ -55,25 +72,26 @@ def check_tiling(directory: FilePath, leaves: msgspec.Raw, layouts: Mapping[str,
     for rank in {rank for of_stripe in boxes.values() for rank in of_stripe}:
         columns = [of_stripe[rank] for of_stripe in boxes.values() if rank in of_stripe]
         every[rank] = tuple(map(np.concatenate, zip(*columns, strict=True)))
-    bad = untiled([leaf.shape for leaf in described], every)
+    bad = untiled(shapes, every)
     if not len(bad):
         return
     number = int(bad[0])
     parts = list(_parts_of(number, boxes))
     text = ", ".join(parts[:_MOST_NAMED]) + (", …" if len(parts) > _MOST_NAMED else "")
     text = text or f"none of {len(boxes)} stores any of it"
+    name = _name(described, shapes, number)
     raise CommitError(
-        f"{directory} is not published: the processes have not divided {_name(described, number)} "
-        f"alike, as their shards do not tile it: {text}. "
+        f"{directory} is not published: the processes have not divided {name} alike, "
+        f"as their shards do not tile it: {text}. "
         f"{len(bad)} of {len(described)} leaves are hit. All processes must run the same version "
         "of orbax_gds, jax and Orbax on the same devices; see to that and save again."
     )
 
 
-def _name(leaves: list[_Leaf], number: int) -> str:
+def _name(leaves: list[_Leaf], shapes: list[tuple[int, ...] | None], number: int) -> str:
     if number >= len(leaves):
         return f"leaf {number}, of which there are only {len(leaves)},"
-    path, shape = msgspec.json.decode(leaves[number].path, type=Path), leaves[number].shape
+    path, shape = msgspec.json.decode(leaves[number].path, type=Path), shapes[number]
     size = "without words" if shape is None else f"of {math.prod(shape)} elements"
     return f"leaf {path_text(path)!r} {size}"
 

@@ -185,8 +185,8 @@ def test_the_registries_are_those_of_the_code() -> None:
     (registry,) = tables("9")
     given = {row[0]: row[1] for row in registry}
     assert given["codec"] == ", ".join(f"{number} {name}" for number, name in codecs.items())
-    assert given["`requires`"] == "`derived` (§4.2)"
-    assert reference.FEATURES == manifest.KNOWN_REQUIRES == {FEATURE}
+    assert given["`requires`"] == "`derived` (§4.2), `kinds` (§3.1)"
+    assert reference.FEATURES == manifest.KNOWN_REQUIRES == {FEATURE, manifest.KINDS}
     assert given["frame flag"] == f"bit {reference_frame.BLOCK_MAP_FLAG.bit_length() - 1} block map"
     pooled = f"bit {reference_stripe.POOLED_FLAG.bit_length() - 1} pooled"
     derived = f"bit {reference_stripe.DERIVED_FLAG.bit_length() - 1} derived"
@@ -239,7 +239,7 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 def test_the_manifest_has_the_fields_of_the_tables() -> None:
     for number, kind in {
-        "3": manifest.Manifest,
+        "3": manifest.Pending,
         "3.1": manifest.LeafSpec,
         "3.3": manifest.StripeSpec,
     }.items():

@@ -8,7 +8,7 @@ from in_memory import mesh
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import orbax_gds as ogds
-from orbax_gds import commit, leaves, plan_cache, saving
+from orbax_gds import commit, leaves, manifest, plan_cache, saving
 from orbax_gds.errors import CommitError, NotFound
 from orbax_gds.monitoring import Stopwatch
 from orbax_gds.options import Options
@@ -67,6 +67,14 @@ def published(directory) -> bool:
     return (directory / "manifest.json").exists()
 
 
+@pytest.fixture(params=[False, True], ids=["each leaf", "by kinds"])
+def listing(monkeypatch, request):
+    """Leaves are listed in one way or the other, whatever their number."""
+    monkeypatch.setattr(manifest, "_KINDS_FROM", 0 if request.param else 1000)
+    monkeypatch.setattr(manifest, "_LEAVES_A_KIND", 0)
+
+
+@pytest.mark.usefixtures("listing")
 def test_parts_of_one_tree_are_published_and_nothing_pending_is_left(tmp_path):
     tree = tree_of()
     for process in range(N_PROCESSES):
@@ -113,6 +121,7 @@ def test_a_process_that_saves_another_tree_is_named_and_nothing_published(tmp_pa
     assert not published(tmp_path)
 
 
+@pytest.mark.usefixtures("listing")
 @pytest.mark.parametrize("owner", [lambda n: 1, lambda n: 0])
 def test_processes_that_divide_a_tree_differently_are_named_and_nothing_published(tmp_path, owner):
     tree = tree_of()

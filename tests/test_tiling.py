@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbax_gds import stripe
+from orbax_gds import manifest, stripe
 from orbax_gds.coverage import check_coverage, untiled
 from orbax_gds.derived import DerivedShard, Rule
 from orbax_gds.dtypes import dtype_by_name
@@ -65,22 +65,20 @@ def test_a_shard_of_no_leaf_or_of_one_without_words_is_found():
     assert untiled([(2,)], by_rank([box, ShardBox(leaf=7, start=(), extent=())])).tolist() == [7]
 
 
-LEAVES = msgspec.Raw(
-    msgspec.json.encode(
-        [
-            LeafSpec(path=(("k", "w"),), type="numpy.ndarray", dtype="uint8", shape=(2, 3)),
-            LeafSpec(path=(("k", "none"),), type="None"),
-            LeafSpec(path=(("k", "v"), ("i", 4)), type="numpy.ndarray", dtype="uint8", shape=(8,)),
-        ]
-    )
+LISTED = (
+    LeafSpec(path=(("k", "w"),), type="numpy.ndarray", dtype="uint8", shape=(2, 3)),
+    LeafSpec(path=(("k", "none"),), type="None"),
+    LeafSpec(path=(("k", "v"), ("i", 4)), type="numpy.ndarray", dtype="uint8", shape=(8,)),
 )
+LEAVES = msgspec.Raw(msgspec.json.encode(LISTED))
+BY_KINDS = manifest._list_by_kinds(LISTED)
 DTYPES = [dtype_by_name("uint8")] * 9
 W = ShardBox(leaf=0, start=(0, 0), extent=(2, 3))
 V = [ShardBox(leaf=2, start=(at,), extent=(4,)) for at in (0, 4)]
 V_DERIVED = DerivedShard(leaf=2, start=(4,), extent=(4,), source=0, rule=Rule.COPY)
 
 
-def check(*stored):
+def check(*stored, by_kinds=False):
     """Check what processes store, each in a stripe of its own."""
     layouts = {}
     for process, shards in enumerate(stored):
@@ -88,13 +86,17 @@ def check(*stored):
         plan = make_plan(boxes, DTYPES, 1 << 20)
         derived = [shard for shard in shards if not isinstance(shard, ShardBox)]
         layouts[stripe.file_name(process)] = stripe.encode_layout((*plan.shards, *derived))
-    check_tiling(Path("item"), LEAVES, layouts)
+    if by_kinds:
+        check_tiling(Path("item"), BY_KINDS.leaves, layouts, BY_KINDS.kinds)
+    else:
+        check_tiling(Path("item"), LEAVES, layouts)
 
 
-def test_leaves_may_be_divided_in_any_way():
-    check([W, *V])
-    check([V[1]], [], [V[0], W])
-    check([W, V_DERIVED], [V[0]])
+@pytest.mark.parametrize("by_kinds", [False, True])
+def test_leaves_may_be_divided_in_any_way(by_kinds):
+    check([W, *V], by_kinds=by_kinds)
+    check([V[1]], [], [V[0], W], by_kinds=by_kinds)
+    check([W, V_DERIVED], [V[0]], by_kinds=by_kinds)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +117,14 @@ def test_leaves_may_be_divided_in_any_way():
     ],
 )
 def test_leaf_and_processes_are_named_where_they_are_not_divided_alike(stored, named):
-    with pytest.raises(CommitError, match=named):
-        check(*stored)
+    for by_kinds in (False, True):
+        with pytest.raises(CommitError, match=named):
+            check(*stored, by_kinds=by_kinds)
+
+
+def test_a_kind_that_is_not_described_is_not_published():
+    with pytest.raises(CommitError, match="cannot be published"):
+        check_tiling(Path("item"), BY_KINDS.leaves, {}, msgspec.Raw(b"[]"))
 
 
 def test_a_layout_that_none_writes_is_not_published():
