@@ -259,7 +259,7 @@ def test_a_sample_is_at_most_a_512th_or_1024th_and_lies_in_its_chunks(leaves, ch
     plan = plan_of(leaves, chunk_bytes)
     n_bytes = sum(run.n_bytes for run in plan.runs)
     words = {int(row[0]): (int(row[1]), int(row[2])) for run in plan.runs for row in run.chunks}
-    for split, share, least in ((True, 512, 128 << 10), (False, 1024, 64 << 10)):
+    for split, share, least in ((True, 512, 128 << 10), (False, 1024, 32 << 10)):
         runs = sample(plan, split=split)
         assert sum(run.n_bytes for run in runs) <= max(least, n_bytes // share)
         for run in runs:
@@ -315,8 +315,8 @@ def test_only_auto_on_a_large_state_or_much_for_zstd_is_weighed():
 
 
 def test_on_memory_only_much_for_the_ladder_is_weighed_and_the_rest_is_raw():
-    assert unweighed([("float32", 32 << 20)], on_memory=True) is None
-    assert unweighed([("bfloat16", 31 << 20), ("int32", 999 << 20)], on_memory=True) == "off"
+    assert unweighed([("float32", 64 << 20)], on_memory=True) is None
+    assert unweighed([("bfloat16", 63 << 20), ("int32", 999 << 20)], on_memory=True) == "off"
     assert unweighed([("int32", 999 << 20)], on_memory=True) == "off"
     assert unweighed([], on_memory=True) == "off"
 
