@@ -94,7 +94,7 @@ class Planned:
 
     def encode(self) -> None:
         """Encode now what is encoded once for all saves."""
-        _ = self.leaves_json, self.tree_json, self.digest
+        _ = self.leaf_list, self.tree_json, self.digest
 
     @functools.cached_property
     def leaf_list(self) -> LeafList:
