@@ -20,9 +20,9 @@ from orbax_gds.plan import Plan, Run, part_of_chunk
 WEIGH_ABOVE_BYTES = 32 << 20  # chosen: below, a wrong choice costs about as much as weighing
 # Measured: below, weighing takes more than 3 % of a save to memory. Above, bfloat16 may win 20 %.
 WEIGH_ON_MEMORY_ABOVE_BYTES = 64 << 20
-# Chosen: the same for words without a split alone. Measured: of 8 MiB of them zstd makes a save to
-# memory four times as long.
-WEIGH_WHOLE_ABOVE_BYTES = 1 << 20
+# Chosen: of a state that is not weighed, so many words without a split are raw. Measured: of 8 MiB
+# zstd makes a save to memory four times as long, and a probe a first save to a disk 1.4 times.
+RAW_WHOLE_ABOVE_BYTES = 1 << 20
 
 Weighed = Literal["auto", "fast", "off"]
 Speeds = Mapping[Weighed, "Speed"]
@@ -38,8 +38,6 @@ _WHOLE_SHARE = 1024  # chosen: and of the others, as zstd takes many times as lo
 _LEAST_CHUNK_BYTES = 64 << 10  # chosen: the coding of fewer is dominated by the call
 # Measured: by pieces of 64 KiB "auto" seems to take 1.7 times as long as it does for bfloat16.
 _LEAST_PIECE_BYTES = 128 << 10
-# Measured: of 64 KiB, zstd takes 2 ms to weigh, a tenth of a save of 8 MiB to a disk.
-_LEAST_WHOLE_PIECE_BYTES = 32 << 10
 _MOST_PIECE_BYTES = 256 << 10  # chosen: more tell nothing new
 _TURNS = 2  # chosen: the first one also brings pages and tables into the caches
 _DOUBT = 4  # chosen: so many times as fast as the first turn of one piece all may be
@@ -161,7 +159,8 @@ def _keeps_up(
 def unweighed(codec: Codec, plan: Plan, *, on_memory: bool) -> Coding | None:
     """Return the coding of a save that is not worth weighing; None where only time tells.
 
-    On memory a small state can win less by coding than weighing it takes, and zstd never wins.
+    On memory a small state can win less by coding than weighing it takes, and zstd never wins; nor
+    does it where weighing it for a small state takes longer than writing.
 
     Args:
         codec: that was asked for; only "auto" leaves a choice.
@@ -180,7 +179,12 @@ def unweighed(codec: Codec, plan: Plan, *, on_memory: bool) -> Coding | None:
     if on_memory and n_bytes - whole_bytes < WEIGH_ON_MEMORY_ABOVE_BYTES:
         reason = "not weighed: storage is memory, and too little could be won"
         return Coding(codec="off", zstd_level=0, reason=reason)
-    return None if on_memory or whole_bytes >= WEIGH_WHOLE_ABOVE_BYTES else as_asked(codec)
+    if on_memory:
+        return None
+    if whole_bytes >= RAW_WHOLE_ABOVE_BYTES:
+        reason = "not weighed: zstd may be too slow, and measuring that takes as long"
+        return Coding(codec=codec, zstd_level=0, reason=reason)
+    return as_asked(codec)
 
 
 def weigh(
@@ -238,7 +242,7 @@ def sample(plan: Plan, *, split: bool) -> list[Run]:
 
     They lie at equal distances in bytes, so that each leaf and dtype has a share as in the plan.
     Together they are at most 1/512 of its words, or 1/1024 where those without a split are
-    sampled, but always one piece of up to 128 KiB, or 32 KiB.
+    sampled, but always one piece of up to 128 KiB, or 64 KiB.
 
     Args:
         plan: of the save.
@@ -256,9 +260,9 @@ def sample(plan: Plan, *, split: bool) -> list[Run]:
     ends = np.cumsum(sizes[fitting])
     run_ends = np.cumsum([len(run.chunks) for run in plan.runs])
     sample_bytes = sum(run.n_bytes for run in plan.runs) // (_SHARE if split else _WHOLE_SHARE)
-    sample_bytes = max(_LEAST_PIECE_BYTES if split else _LEAST_WHOLE_PIECE_BYTES, sample_bytes)
-    n_pieces = max(1, sample_bytes // (_LEAST_PIECE_BYTES if split else _LEAST_CHUNK_BYTES))
-    n_pieces = min(_PIECES, n_pieces) if len(fitting) else 0
+    least_bytes = _LEAST_PIECE_BYTES if split else _LEAST_CHUNK_BYTES
+    sample_bytes = max(least_bytes, sample_bytes)
+    n_pieces = min(_PIECES, sample_bytes // least_bytes) if len(fitting) else 0
     piece_bytes = min(_MOST_PIECE_BYTES, sample_bytes // max(1, n_pieces))
     pieces: list[Run] = []
     for i in range(n_pieces):

@@ -259,7 +259,7 @@ def test_a_sample_is_at_most_a_512th_or_1024th_and_lies_in_its_chunks(leaves, ch
     plan = plan_of(leaves, chunk_bytes)
     n_bytes = sum(run.n_bytes for run in plan.runs)
     words = {int(row[0]): (int(row[1]), int(row[2])) for run in plan.runs for row in run.chunks}
-    for split, share, least in ((True, 512, 128 << 10), (False, 1024, 32 << 10)):
+    for split, share, least in ((True, 512, 128 << 10), (False, 1024, 64 << 10)):
         runs = sample(plan, split=split)
         assert sum(run.n_bytes for run in runs) <= max(least, n_bytes // share)
         for run in runs:
@@ -305,13 +305,22 @@ def unweighed(leaves, *, on_memory: bool = False, codec="auto") -> str | None:
     return None if coding is None else coding.codec
 
 
-def test_only_auto_on_a_large_state_or_much_for_zstd_is_weighed():
+def test_only_auto_on_a_large_state_is_weighed():
     assert unweighed([("float32", 32 << 20)]) is None
     assert unweighed([("float32", 31 << 20)]) == "auto"
-    assert unweighed([("float32", 5), ("int32", 1 << 20), ("int8", 3)]) is None
-    assert unweighed([("float32", 4 << 20), ("int32", 1000 << 10)]) == "auto"
+    assert unweighed([("int32", 32 << 20)]) is None
     for codec, level in {"auto": AUTO_LEVEL, "fast": 0, "max": MAX_LEVEL, "off": 0}.items():
         assert weighing.as_asked(codec).zstd_level == level
+
+
+def test_zstd_that_is_not_weighed_is_for_little():
+    much = [("float32", 5), ("int32", 1 << 20), ("int8", 3)]
+    little = [("float32", 4 << 20), ("int32", 1000 << 10)]
+    levels = {}
+    for name, state in {"much": much, "little": little}.items():
+        coding = weighing.unweighed("auto", plan_of(state), on_memory=False)
+        levels[name] = None if coding is None else (coding.codec, coding.zstd_level)
+    assert levels == {"much": ("auto", 0), "little": ("auto", AUTO_LEVEL)}
 
 
 def test_on_memory_only_much_for_the_ladder_is_weighed_and_the_rest_is_raw():
@@ -358,7 +367,7 @@ def paced(monkeypatch):
         monkeypatch.setattr(saving.Prepared, "_encode", timed)
         monkeypatch.setattr(saving, "open_driver", lambda name, directory: driver)
         monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", split_bytes)
-        monkeypatch.setattr(weighing, "WEIGH_WHOLE_ABOVE_BYTES", whole_bytes)
+        monkeypatch.setattr(weighing, "RAW_WHOLE_ABOVE_BYTES", whole_bytes)
         monkeypatch.setattr(weighing, "_SHARE", 8)
         monkeypatch.setattr(weighing, "_WHOLE_SHARE", 32)
         monkeypatch.setattr(bandwidth, "_LEAST_BYTES", 1 << 20)
