@@ -200,6 +200,54 @@ def test_nodes_that_cannot_be_compared_are_planned_anew():
         assert len(planned.specs) == len(values) == 1
 
 
+@pytest.mark.parametrize("key", [True, 1.0], ids=repr)
+def test_a_key_that_only_equals_a_known_one_is_refused_as_ever(key):
+    plans = cache()
+    plans.plan({1: jnp.ones(3)})
+    with pytest.raises(Unsupported, match="keys must be str or int"):
+        plans.plan({key: jnp.ones(3)})
+
+
+class Named:
+    """Auxiliary data of which each equals any other."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __eq__(self, other):
+        return isinstance(other, Named)
+
+    def __hash__(self):
+        return 0
+
+    def __repr__(self):
+        if self.name is None:
+            raise ValueError("no name")
+        return f"Named({self.name})"
+
+
+class Labelled:
+    """A node whose child has the key that the auxiliary data say."""
+
+    def __init__(self, child, named):
+        self.child, self.named = child, named
+
+
+jax.tree_util.register_pytree_with_keys(
+    Labelled,
+    lambda node: (((jax.tree_util.GetAttrKey(str(node.named.name)), node.child),), node.named),
+    lambda named, children: Labelled(*children, named),
+)
+
+
+def test_nodes_with_data_that_only_look_equal_are_planned_anew():
+    plans = cache()
+    for name, was_known in (("a", False), ("b", False), ("a", True), (None, False), (None, False)):
+        planned, _, known = plans.plan(Labelled(jnp.ones(3), Named(name)))
+        assert known == was_known
+        assert planned.specs[0].path == (("a", str(name)),)
+
+
 class Turned:
     """A node that gives its children in another order where it gives their keys."""
 
