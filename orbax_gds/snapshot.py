@@ -359,7 +359,11 @@ def _piece(value: jax.Array, place: tuple[int, Device]) -> jax.Array:
     """Return one piece of an array: fetching those of all replicas would cost as much for each."""
     number, device = place
     piece = value.addressable_data(number)
-    assert device in piece.devices(), "equal shardings number their devices differently"
+    if device not in piece.devices():
+        raise Unsupported(
+            f"Piece {number} of an array lies on {piece.devices()}, not on {device} as in an array "
+            f"of an equal sharding before: {value.sharding}. Reshard it, or take a new handler."
+        )
     return piece
 
 

@@ -98,6 +98,19 @@ def test_arrays_of_one_number_of_devices_in_another_order_keep_their_elements():
     assert_same_bits(round_trip(tree, tree), tree)
 
 
+def test_a_piece_on_another_device_than_planned_is_refused_not_stored():
+    devices = mesh(8).devices
+    one, turned = (
+        jax.device_put(np.arange(8), NamedSharding(Mesh(order, "x"), PartitionSpec("x")))
+        for order in (devices, devices[::-1])
+    )
+    flat = leaves.flatten([one])
+    picks = Picks(flat, leaves.owned_shards(flat, 0))
+    assert len(picks.take([one])) == 8
+    with pytest.raises(Unsupported, match=r"lies on .* not on .* Reshard it"):
+        picks.take([turned])
+
+
 def test_a_snapshot_of_device_memory_is_a_view_on_cpus():
     array = jnp.arange(100_000.0)
     flat = leaves.flatten([array])
