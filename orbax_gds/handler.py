@@ -28,6 +28,7 @@ from orbax_gds.options import Options
 from orbax_gds.pacing import Pace
 from orbax_gds.plan_cache import PlanCache
 from orbax_gds.staging import BufferPool
+from orbax_gds.threads import give_way
 from orbax_gds.tree_metadata import is_tree_metadata, tree_metadata
 
 _TEMPORARY = ".orbax-checkpoint-tmp"  # required: Orbax's mark on a directory it will rename
@@ -136,6 +137,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             raise
 
         async def store() -> None:  # in a thread and a loop of its own, so that it may block
+            give_way()
             self._sync_renames()
             prepared.write(target, pool=self._shared_pool(), storage=self._storage, pace=self._pace)
 

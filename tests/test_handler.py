@@ -23,6 +23,7 @@ from orbax_gds.args import GdsRestore, GdsSave
 from orbax_gds.drivers import open_driver
 from orbax_gds.errors import CommitError, Exists, IoError, Mismatch, NotFound, Unsupported
 from orbax_gds.testing.faults import Fault, FaultyDriver, faulty_system
+from orbax_gds.threads import BACKGROUND_NICENESS
 
 TMP_ITEM = "default.orbax-checkpoint-tmp"
 
@@ -232,6 +233,26 @@ def test_renames_of_orbax_are_synced_by_the_next_save_or_the_close(tmp_path):
         assert f"fsync {tmp_path}/1" not in system.operations
         manager.close()
         assert f"fsync {tmp_path}/1" in system.operations
+
+
+def test_only_what_runs_behind_training_gives_way_to_it(manager, tmp_path, monkeypatch):
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    seen, before, write = [], niceness(), saving.Prepared.write
+
+    def noting(*arguments, **options):
+        seen.append(niceness())
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(saving.Prepared, "write", noting)
+    manager.save(0, args=GdsSave(state()))
+    manager.wait_until_finished()
+    ogds.GdsCheckpointHandler().save(tmp_path / "item", GdsSave(state()))
+    ogds.save(tmp_path / "other", state())
+    lowered = max(before, BACKGROUND_NICENESS) if sys.platform == "linux" else before
+    assert seen == [lowered, before, before]
+    assert niceness() == before
 
 
 def test_typestr_on_disk_is_the_pinned_one(manager):
