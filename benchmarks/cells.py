@@ -29,6 +29,7 @@ METHOD_PACKAGES = {
     "torch DCP": "torch",
     "torch DCP async": "torch",
     "raw O_DIRECT write": "orbax_gds",
+    "raw O_DIRECT write behind": "orbax_gds",
     "memcpy": "orbax_gds",
 }
 CELL_TIMEOUT_SECS = 900  # chosen: several times what the slowest cell takes
