@@ -77,6 +77,13 @@ def encode_run(
         The number of bytes written to `out`.
     """
 
+def queued_secs() -> float:
+    """Return for how long the calling thread was ready to run without a processor.
+
+    It keeps the GIL, unlike reading the kernel's file in Python, as this is done at every write and
+    whoever gives the GIL up waits for it. 0 where the kernel does not count.
+    """
+
 class RunWriter:
     """Runs of chunks that several threads code and write, each at its place, in their order.
 

@@ -1,13 +1,10 @@
 #include "run_writer.h"
 
-#include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <cstring>
-
 #include "bytes.h"
+#include "queue_clock.h"
 
 namespace ogds {
 namespace {
@@ -19,34 +16,6 @@ nanoseconds thread_cpu() noexcept {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return std::chrono::seconds(now.tv_sec) + nanoseconds(now.tv_nsec);
 }
-
-// For how long the calling thread was ready to run without a processor, where the kernel counts.
-class QueueClock {
-public:
-    QueueClock() noexcept
-        : descriptor_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {}
-    QueueClock(const QueueClock&) = delete;
-    QueueClock& operator=(const QueueClock&) = delete;
-    ~QueueClock() {
-        if (descriptor_ >= 0) {
-            close(descriptor_);
-        }
-    }
-
-    nanoseconds now() const noexcept {
-        char text[128];
-        const ssize_t n = descriptor_ < 0 ? -1 : pread(descriptor_, text, sizeof text - 1, 0);
-        if (n <= 0) {
-            return {};
-        }
-        text[n] = '\0';
-        const char* const second = std::strchr(text, ' ');
-        return nanoseconds(second == nullptr ? 0 : std::strtoll(second, nullptr, 10));
-    }
-
-private:
-    int descriptor_;
-};
 
 // Whether the system took all bytes. One that was interrupted or refused may be written again.
 bool write_all(int descriptor, std::span<const uint8_t> bytes, uint64_t offset) noexcept {

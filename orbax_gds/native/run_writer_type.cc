@@ -12,6 +12,7 @@
 
 #include "arguments.h"
 #include "lease.h"
+#include "queue_clock.h"
 #include "run_writer.h"
 #include "zstd_calls.h"
 
@@ -166,6 +167,7 @@ private:
 }  // namespace
 
 void add_run_writer(nb::module_& module) {
+    module.def("queued_secs", [] { return Seconds(QueueClock().now()).count(); });
     nb::class_<PyRunWriter>(module, "RunWriter")
         .def(nb::init<nb::iterable, uint64_t, const std::string&, size_t, int>(), nb::arg("runs"),
              nb::kw_only(), nb::arg("offset"), nb::arg("codec"), nb::arg("align_bytes"),

@@ -1,4 +1,4 @@
-// The Python type orbax_gds._native.RunWriter.
+// The Python type orbax_gds._native.RunWriter, and the clock it measures by.
 #pragma once
 
 #include <nanobind/nanobind.h>
