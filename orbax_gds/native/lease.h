@@ -1,16 +1,19 @@
-// Memory that a thread lends to its calls of the core.
+// Memory that is lent to calls of the core.
 #pragma once
 
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "workspace.h"
 
 namespace ogds {
 
-inline constexpr size_t kKeptScratchBytes = size_t{16} << 20;  // a thread keeps at most this much
+inline constexpr size_t kKeptScratchBytes = size_t{16} << 20;  // of words, by each scratch
+inline constexpr size_t kKeptScratches = 64;  // chosen: as many calls at once keep theirs
 
-// Memory of one thread, kept between calls: fresh pages cost more than coding what fills them.
+// Memory of one call, kept for later ones: fresh pages cost more than coding what fills them.
 class Scratch {
 public:
     std::span<uint8_t> words(size_t n_bytes) {
@@ -41,43 +44,42 @@ private:
     std::unique_ptr<Workspace> workspace_;
 };
 
-// The scratch of the thread, or another while a call of the same thread has it: zstd calls Python,
-// where a signal's handler may save.
+// A scratch that no other call has. Threads come and go with every save, what they touched is kept
+// for those that come next. Only with the GIL: it guards what is kept.
 class Lease {
 public:
     Lease() {
-        if (!kept().is_lent) {
-            kept().is_lent = true;
-            scratch_ = &kept().scratch;
+        std::vector<std::unique_ptr<Scratch>>& all = kept();
+        if (all.empty()) {
+            scratch_ = std::make_unique<Scratch>();
         } else {
-            own_ = std::make_unique<Scratch>();
-            scratch_ = own_.get();
+            scratch_ = std::move(all.back());
+            all.pop_back();
         }
     }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     ~Lease() {
-        if (own_ == nullptr) {
-            scratch_->trim();
-            kept().is_lent = false;
+        scratch_->trim();
+        if (kept().size() < kKeptScratches) {
+            kept().push_back(std::move(scratch_));
         }
     }
 
-    Scratch* operator->() const noexcept { return scratch_; }
+    Scratch* operator->() const noexcept { return scratch_.get(); }
 
 private:
-    struct Kept {
-        Scratch scratch;
-        bool is_lent = false;
-    };
-
-    static Kept& kept() {
-        static thread_local Kept kept;
-        return kept;
+    // Never destroyed: threads may outlive the end of the program's main function.
+    static std::vector<std::unique_ptr<Scratch>>& kept() {
+        static auto* const all = [] {
+            auto* const empty = new std::vector<std::unique_ptr<Scratch>>;
+            empty->reserve(kKeptScratches);  // to keep one needs no memory
+            return empty;
+        }();
+        return *all;
     }
 
-    Scratch* scratch_;
-    std::unique_ptr<Scratch> own_;
+    std::unique_ptr<Scratch> scratch_;
 };
 
 }  // namespace ogds
