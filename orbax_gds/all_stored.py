@@ -14,6 +14,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.future import Future
 
+from orbax_gds.barrier import late_processes
 from orbax_gds.commit import check_sealed, leave_failure
 from orbax_gds.errors import CommitError
 from orbax_gds.pending import Failure, missing_processes, processes_text, read_failure
@@ -96,18 +97,26 @@ class AllStored:
 
     def _refuse(self, timeout: float, err: RuntimeError | None) -> NoReturn:
         failure = read_failure(self._directory)
-        missing = missing_processes(self._directory, jax.process_count())
+        n_processes = jax.process_count()
+        unsealed = missing_processes(self._directory, n_processes)
+        missing = sorted({*unsealed, *(late_processes(err) if err else ())})
         if failure is not None:
+            missing = []
             what = f"process {failure.process} failed with {failure.error.rstrip('.')}"
         elif missing:
             what = (
-                f"{timeout:.0f} s were not enough for {processes_text(missing)} of "
-                f"{jax.process_count()}: failed, dead or still writing"
+                f"{timeout:.0f} s were not enough for {processes_text(missing)} of {n_processes}: "
+                + (
+                    "failed, dead or still writing"
+                    if unsealed
+                    else "dead or cut off, its part stored"
+                )
             )
         else:
             what = f"every process has stored its part, but not all could say so: {err}"
         raise CommitError(
             f"{self._directory} is not published: {what}. The last committed step is untouched. "
             "See the log of that process, then save again; AsyncOptions(timeout_secs=...) says "
-            "how long to wait."
+            "how long to wait.",
+            missing,
         ) from err

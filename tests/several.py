@@ -133,15 +133,15 @@ def assert_restored(got, seed=0) -> None:
             assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-def manager(directory, **options):
+def manager(directory, barrier=None):
     import orbax.checkpoint as ocp
 
     from orbax_gds import handler
 
-    deadline = ocp.AsyncOptions(timeout_secs=DEADLINE_SECS)
+    deadline = ocp.AsyncOptions(timeout_secs=DEADLINE_SECS, barrier_sync_fn=barrier)
     return ocp.CheckpointManager(
         directory,
-        options=ocp.CheckpointManagerOptions(async_options=deadline, **options),
+        options=ocp.CheckpointManagerOptions(async_options=deadline),
         handler_registry=handler.handler_registry(),
     )
 
@@ -175,10 +175,12 @@ def _strike(directory, how) -> dict:
     import jax
     import orbax.checkpoint as ocp
 
+    import orbax_gds as ogds
     from orbax_gds import saving
 
     struck = jax.process_index() == (0 if how == "kill_first" else jax.process_count() - 1)
-    steps = manager(Path(directory) / "steps")
+    barrier = None if how == "kill_last_orbax" else ogds.barrier_sync_fn
+    steps = manager(Path(directory) / "steps", barrier)
     steps.save(0, args=ocp.args.StandardSave(tree_of(0)))
     steps.wait_until_finished()
     write, back, pause = saving.Prepared.write, threading.Event(), threading.Event()
@@ -187,13 +189,15 @@ def _strike(directory, how) -> dict:
         back.wait()
         while len(list(Path(directory).glob("back*"))) < jax.process_count():
             pause.wait(0.01)
+        if how == "kill_sealed":
+            write(*args, **kwargs)
         if how.startswith("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "lag":
             pause.wait()
         raise OSError(28, "No space left on device")
 
-    saving.Prepared.write = strike if struck else write
+    saving.Prepared.write = strike if struck and how != "none" else write
     steps.save(1, args=ocp.args.StandardSave(tree_of(1)))
     began = time.monotonic()
     (Path(directory) / f"back{jax.process_index()}").touch()
@@ -254,6 +258,32 @@ def another_division(directory) -> dict:
 
 def kill_last(directory) -> dict:
     return _strike(directory, "kill_last")
+
+
+def kill_last_orbax(directory) -> dict:
+    """As `kill_last`, with Orbax's own barrier."""
+    return _strike(directory, "kill_last_orbax")
+
+
+def kill_sealed(directory) -> dict:
+    """Kill the last process when it has sealed its stripe and not yet met the others."""
+    return _strike(directory, "kill_sealed")
+
+
+def kill_met(directory) -> dict:
+    """Kill the last process when it has met the others, before it comes to Orbax's barrier."""
+    from orbax_gds import all_stored
+
+    wait, saves = all_stored.AllStored._wait, []
+
+    def strike(*args):
+        wait(*args)
+        saves.append(1)
+        if _is_last() and len(saves) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    all_stored.AllStored._wait = strike
+    return _strike(directory, "none")
 
 
 def kill_first(directory) -> dict:

@@ -15,13 +15,15 @@ from orbax_gds.pending import Failure, PendingStripe
 class Barrier:
     """Stands for that of jax: passes, or says that processes are missing."""
 
+    late = "who knows"
+
     def __init__(self, passes=True):
         self.passes, self.asked = passes, []  # or how often it passes
 
     def __call__(self, *, key, timeout_ms):
         self.asked.append((key, timeout_ms))
         if self.passes is not True and len(self.asked) > self.passes:
-            raise RuntimeError("DEADLINE_EXCEEDED: Some timed out task names: 1")
+            raise RuntimeError(f"DEADLINE_EXCEEDED: {self.late}")
 
 
 @pytest.fixture
@@ -109,9 +111,22 @@ def test_processes_that_are_missing_are_named(ends, tmp_path, sealed, named):
     assert ends.n_failed == 1
 
 
+def test_a_process_that_is_missing_though_its_part_is_stored_is_named(ends, tmp_path, monkeypatch):
+    seal(tmp_path, 0, 1, 2)
+    late = "Some timed out task names:\n2\n\n\nRPC: /Barrier"
+    monkeypatch.setattr(Barrier, "late", late)
+    with pytest.raises(CommitError, match="for process 2 of 3: dead or cut off") as raised:
+        ends(done(), Barrier(passes=False))
+    assert raised.value.missing == (2,)
+    (tmp_path / "p00001.pending").unlink()
+    with pytest.raises(CommitError, match="for processes 1, 2 of 3: failed, dead") as raised:
+        ends(done(), Barrier(passes=False))
+    assert raised.value.missing == (1, 2)
+
+
 def test_what_jax_says_is_passed_on_where_no_part_is_missing(ends, tmp_path):
     seal(tmp_path, 0, 1, 2)
-    with pytest.raises(CommitError, match=r"every process .* task names: 1"):
+    with pytest.raises(CommitError, match=r"every process .*: who knows"):
         ends(done(), Barrier(passes=False))
 
 

@@ -30,7 +30,8 @@ LAYERS = (
     ("snapshot",),
     ("plan_cache", "stripe_writer"),
     ("saving", "restoring"),
-    ("dropin", "all_stored"),
+    ("dropin", "barrier"),
+    ("all_stored",),
     ("handler",),
     ("args",),
     ("demo",),
@@ -43,7 +44,7 @@ SEES_JAX = {"paths", "shardings", "targets", "wants", "assemble", "leaves", "sna
     "saving",
     "restoring",
 }
-SEES_ORBAX = {"all_stored", "tree_metadata", "dropin", "handler", "args", "demo"}
+SEES_ORBAX = {"all_stored", "barrier", "tree_metadata", "dropin", "handler", "args", "demo"}
 FRAMEWORKS = {"jax", "jaxlib", "orbax", "flax", "optax", "tensorstore"}
 
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
