@@ -412,7 +412,8 @@ class Prepared:
         storage = known.recall(key, state_bytes)
         on_memory = memory_file_system(path.parent) is not None
         on_memory = on_memory or (storage is not None and not storage.waits)
-        coding = weighing.unweighed(codec, self.plan, on_memory=on_memory)
+        is_known = storage is not None
+        coding = weighing.unweighed(codec, self.plan, is_known=is_known, on_memory=on_memory)
         if coding is not None:
             return coding
         first_runs = dataclasses.replace(self.plan, runs=tuple(next(self.each_window())))

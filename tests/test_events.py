@@ -124,7 +124,7 @@ def test_the_events_are_told_once_a_save_with_the_values_of_its_report(tmp_path,
 
 
 def test_the_table_lists_what_is_told_and_nothing_else(tmp_path, told, monkeypatch):
-    monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", 1)
+    monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", 1)
     ogds.save(tmp_path / "item", derivable(), options=ogds.Options(io_rate="1GiB"))
     ogds.restore(tmp_path / "item")
     assert {name: kind for name, (kind, _) in TABLE.items()} == told.kinds()
@@ -189,7 +189,7 @@ def test_a_save_that_fails_tells_nothing(tmp_path, told):
 
 
 def test_one_line_is_logged_a_save(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", 1)
+    monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", 1)
     with caplog.at_level(logging.INFO, "orbax_gds"):
         report = ogds.save(tmp_path / "item", {"w": np.ones(1 << 16)})
     (record,) = caplog.records

@@ -300,8 +300,9 @@ def test_a_part_of_a_chunk_codes_to_these_words(data):
     assert part.n_bytes == 4 * n_words
 
 
-def unweighed(leaves, *, on_memory: bool = False, codec="auto") -> str | None:
-    coding = weighing.unweighed(codec, plan_of(leaves), on_memory=on_memory)
+def unweighed(leaves, *, is_known=True, on_memory: bool = False, codec="auto") -> str | None:
+    plan = plan_of(leaves)
+    coding = weighing.unweighed(codec, plan, is_known=is_known, on_memory=on_memory)
     return None if coding is None else coding.codec
 
 
@@ -309,6 +310,8 @@ def test_only_auto_on_a_large_state_is_weighed():
     assert unweighed([("float32", 32 << 20)]) is None
     assert unweighed([("float32", 31 << 20)]) == "auto"
     assert unweighed([("int32", 32 << 20)]) is None
+    assert unweighed([("float32", 256 << 20)], is_known=False) is None
+    assert unweighed([("float32", 255 << 20)], is_known=False) == "auto"
     for codec, level in {"auto": AUTO_LEVEL, "fast": 0, "max": MAX_LEVEL, "off": 0}.items():
         assert weighing.as_asked(codec).zstd_level == level
 
@@ -318,7 +321,7 @@ def test_zstd_that_is_not_weighed_is_for_little():
     little = [("float32", 4 << 20), ("int32", 1000 << 10)]
     levels = {}
     for name, state in {"much": much, "little": little}.items():
-        coding = weighing.unweighed("auto", plan_of(state), on_memory=False)
+        coding = weighing.unweighed("auto", plan_of(state), is_known=True, on_memory=False)
         levels[name] = None if coding is None else (coding.codec, coding.zstd_level)
     assert levels == {"much": ("auto", 0), "little": ("auto", AUTO_LEVEL)}
 
@@ -367,6 +370,7 @@ def paced(monkeypatch):
         monkeypatch.setattr(saving.Prepared, "_encode", timed)
         monkeypatch.setattr(saving, "open_driver", lambda name, directory: driver)
         monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", split_bytes)
+        monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", split_bytes)
         monkeypatch.setattr(weighing, "RAW_WHOLE_ABOVE_BYTES", whole_bytes)
         monkeypatch.setattr(weighing, "_SHARE", 8)
         monkeypatch.setattr(weighing, "_WHOLE_SHARE", 32)
@@ -457,6 +461,17 @@ def test_a_small_state_is_coded_on_storage_that_waits(tmp_path, paced):
     assert driver.n_probes == 0
 
 
+def test_a_state_too_small_for_a_probe_is_weighed_from_the_second_save_on(
+    tmp_path, paced, monkeypatch
+):
+    driver, storage = paced(1e7)
+    monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", 8 << 20)
+    reasons = [saved(tmp_path, storage, number)[0].coding_reason for number in range(2)]
+    assert reasons[0].startswith("not weighed")
+    assert reasons[1].startswith("storage takes 0.01 GB/s")
+    assert driver.n_probes == 0
+
+
 @pytest.mark.parametrize("codec", ["fast", "max", "off"])
 def test_a_codec_that_was_asked_for_is_not_weighed(tmp_path, paced, codec):
     driver, storage = paced(1e7)
@@ -482,7 +497,7 @@ def test_storage_that_cannot_be_probed_does_not_fail_the_save(tmp_path, paced, m
 
 
 def test_a_handler_probes_once_and_a_save_by_itself_every_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", 4 << 20)
+    monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", 4 << 20)
     monkeypatch.setattr(bandwidth, "_LEAST_BYTES", 1 << 20)
     seen = []
 
