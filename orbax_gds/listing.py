@@ -10,13 +10,13 @@ from typing import Literal
 
 from orbax_gds.commit import PENDING_NAME
 from orbax_gds.errors import IoError, NotFound
+from orbax_gds.final_names import TEMPORARY
 from orbax_gds.manifest import MANIFEST_NAME
 
 __all__ = ["Entry", "find_item", "is_item", "list_items"]
 
 State = Literal["published", "unfinished"]
 
-_UNCOMMITTED = ".orbax-checkpoint-tmp"  # Orbax's mark of steps and items it has not committed
 _STEP = re.compile(r"(?:.*_)?(\d+)", re.DOTALL)  # 10, step_10 or step_00000010
 _DEEPEST = 2  # root/step/item
 
@@ -116,7 +116,7 @@ def _walk(directory: FilePath, depth: int) -> Iterator[FilePath]:
 def _entry(root: FilePath, directory: FilePath) -> Entry:
     parts = directory.relative_to(root).parts
     published = (directory / MANIFEST_NAME).is_file()
-    committed = not any(_UNCOMMITTED in part for part in parts)
+    committed = not any(TEMPORARY in part for part in parts)
     return Entry(
         step=parts[0] if len(parts) == _DEEPEST else None,
         item=directory.name,

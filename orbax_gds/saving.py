@@ -43,6 +43,7 @@ from orbax_gds.deriving import find_derived
 from orbax_gds.drivers import Driver, memory_file_system, open_driver
 from orbax_gds.dtypes import CONTAINER_BYTES
 from orbax_gds.errors import Exists, IoError
+from orbax_gds.final_names import item_text
 from orbax_gds.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -107,12 +108,24 @@ def save(
     prepared = prepare(tree, options=options, custom_metadata=custom_metadata)
     parents = make_directory(directory)
     report = prepared.write(directory)
-    seconds = report.seconds | {"commit": commit(directory, parents)}
-    return dataclasses.replace(report, state="committed", seconds=seconds)
+    done = commit(directory, parents, report=report)
+    return done or dataclasses.replace(report, state="committed")
 
 
-def commit(directory: FilePath, parents: Sequence[FilePath] = ()) -> float:
-    """Publish an item, sync these directories above it, and return the seconds that took.
+def commit(
+    directory: FilePath, parents: Sequence[FilePath] = (), *, report: SaveReport | None = None
+) -> SaveReport | None:
+    """Publish an item, sync these directories above it, and log the save.
+
+    Args:
+        directory: of the item.
+        parents: directories above it with new entries; of a save under Orbax, which renames the
+            item afterwards, none.
+        report: that `write` returned on process 0; None takes what it left in the item.
+
+    Returns:
+        The report with the seconds that this took; None if there is none, or the item was
+        published before.
 
     Raises:
         CommitError, IoError: as `publish`.
@@ -121,10 +134,15 @@ def commit(directory: FilePath, parents: Sequence[FilePath] = ()) -> float:
     published = publish(directory)
     for parent in parents:
         sync_directory(parent)
+    if not published:
+        return None
     took = began.secs
-    if published:
-        events.emit_commit(took)
-    return took
+    state = "committed" if parents else "published"
+    done = kept_reports.complete(directory, state, took, report)
+    line = done.line() if done else f"{state} {item_text(directory)}, whose report is lost"
+    logger.info("%s", line)
+    events.emit_commit(took)
+    return done
 
 
 def _refuse_published(directory: FilePath) -> None:
@@ -277,6 +295,8 @@ class Prepared:
     ) -> SaveReport:
         """Write and seal this process's stripe; on process 0, leave what publication needs.
 
+        Process 0 logs its part when the item is published, by `commit`; the others do here.
+
         Args:
             directory: the item's directory, which exists.
             pool: buffers from `make_pool`, kept for many saves; None makes them for this one.
@@ -328,7 +348,8 @@ class Prepared:
             cpu_secs=began.cpu_secs,
             seconds=dict(self.watch.seconds),
         )
-        logger.info("%s", report.line())
+        if self.process != 0:
+            logger.info("%s", report.line())
         events.emit_save(report)
         return report
 

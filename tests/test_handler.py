@@ -180,7 +180,7 @@ def test_save_without_a_checkpointer_syncs_every_directory_with_a_new_entry(tmp_
     }.items():
         with faulty_system(Fault(None)) as system:
             handler.save(tmp_path / path, GdsSave({"w": 1}))
-        renamed = max(n for n, what in enumerate(system.operations) if what.startswith("rename"))
+        renamed = max(n for n, what in enumerate(system.operations) if "manifest.json.tmp" in what)
         assert [what for what in system.operations[renamed:] if what.startswith("fsync")] == [
             f"fsync {tmp_path / directory}" for directory in synced
         ]

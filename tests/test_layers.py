@@ -11,7 +11,7 @@ ROOT = Path(orbax_gds.__file__).parent
 
 # From the bottom up; a module may import from the lines above its own.
 LAYERS = (
-    ("_native", "_version", "errors", "pacing", "threads", "uncollected"),
+    ("_native", "_version", "errors", "final_names", "pacing", "threads", "uncollected"),
     ("monitoring", "options", "dtypes", "manifest", "staging"),
     ("codecs", "drivers", "plan"),
     ("derived",),
