@@ -40,6 +40,7 @@ def run_job(name, directory, n_processes, *, n_devices=1, ends=None, seconds=60)
         subprocess.Popen(
             [sys.executable, __file__, name, directory, f"localhost:{port}", *map(str, (n, each))],
             env=environment,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -49,7 +50,7 @@ def run_job(name, directory, n_processes, *, n_devices=1, ends=None, seconds=60)
     said: list = []
     try:
         end = time.monotonic() + seconds
-        for number, process in enumerate(job):
+        for number, process in reversed(list(enumerate(job))):
             text, _ = process.communicate(timeout=max(1, end - time.monotonic()))
             expected = (ends or {}).get(number, 0)
             assert expected is None or process.returncode == expected, f"process {number}:\n{text}"
@@ -58,7 +59,7 @@ def run_job(name, directory, n_processes, *, n_devices=1, ends=None, seconds=60)
         for process in job:
             process.kill()
             process.wait()
-    return said
+    return said[::-1]
 
 
 def values(seed=0) -> dict:
@@ -304,4 +305,6 @@ if __name__ == "__main__":
 
     jax.distributed.initialize(address, int(n_processes), int(process))
     print(json.dumps(globals()[name](directory)), flush=True)
+    if process == "0":  # jax ends the others when this one has ended
+        sys.stdin.read()
     os._exit(0)  # a job with a dead or waiting process would not end by itself
