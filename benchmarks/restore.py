@@ -8,6 +8,7 @@ import msgspec
 
 from benchmarks.cells import (
     BASELINE,
+    BEHIND,
     METHOD_PACKAGES,
     OURS,
     Samples,
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--methods",
         type=lambda text: text.split(","),
-        default=[name for name in METHOD_PACKAGES if name != "torch DCP async"],
+        default=[name for name in METHOD_PACKAGES if name not in ("torch DCP async", BEHIND)],
         help="comma-separated names, all without it",
     )
     parser.add_argument("--state", type=Path, help="train state (.npz); trained when not given")

@@ -9,6 +9,7 @@ import msgspec
 
 from benchmarks.cells import (
     BASELINE,
+    BEHIND,
     METHOD_PACKAGES,
     OURS,
     add_lock_argument,
@@ -82,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--methods",
         type=lambda text: text.split(","),
-        default=list(METHOD_PACKAGES),
+        default=[name for name in METHOD_PACKAGES if name != BEHIND],
         help="comma-separated names, all without it",
     )
     parser.add_argument("--state", type=Path, help="train state (.npz); trained when not given")

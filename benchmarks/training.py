@@ -29,6 +29,7 @@ from pathlib import Path
 
 from benchmarks.cells import (
     BASELINE,
+    BEHIND,
     OURS,
     Samples,
     add_lock_argument,
@@ -50,7 +51,7 @@ METHODS = (
     "orbax_gds codec off",
     BASELINE,
     "orbax uncompressed",
-    "raw O_DIRECT write behind",
+    BEHIND,
 )
 XLA_ON_ONE_CORE = {"PJRT_NPROC": "1"}  # --xla_cpu_multi_thread_eigen=false has no effect
 
