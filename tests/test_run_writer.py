@@ -168,6 +168,14 @@ def test_an_error_of_one_thread_and_a_stop_end_the_waiting_of_others(monkeypatch
     writer.close()
 
 
+def test_a_closed_writer_has_no_runs_left():
+    runs, out = Runs(3), np.zeros(ROOM_BYTES, np.uint8)
+    writer = runs.writer()
+    assert writer.code(out) is not None
+    writer.close()
+    assert writer.code(out) is None
+
+
 def test_wrong_arguments_are_refused():
     runs = Runs(1)
     out = np.zeros(ROOM_BYTES, np.uint8)

@@ -133,7 +133,7 @@ WriterTimes RunWriter::times() noexcept {
 
 std::optional<size_t> RunWriter::take() noexcept {
     const std::lock_guard lock(mutex_);
-    if (is_stopped_ || n_taken_ == runs_.size()) {
+    if (is_stopped_ || n_taken_ >= runs_.size()) {  // fewer once they are let go of
         return std::nullopt;
     }
     return n_taken_++;
