@@ -173,7 +173,10 @@ class PlanCache:
             waiting = [event for event in self._expected if not event.is_set()]
             self._expected = [*waiting, done]
         args = ([tree], done)
-        threading.Thread(target=self._foresee, args=args, name="orbax_gds_plan").start()
+        try:
+            threading.Thread(target=self._foresee, args=args, name="orbax_gds_plan").start()
+        except RuntimeError:  # no thread is to be had: the first save plans by itself
+            done.set()
 
     def await_expected(self) -> None:
         """Wait until all that is expected is planned."""

@@ -182,6 +182,18 @@ def test_a_tree_that_cannot_be_saved_or_is_donated_meanwhile_is_not_expected():
     assert not plans.plan([jnp.ones(3)])[2]
 
 
+def test_without_a_thread_for_it_a_plan_is_not_expected(monkeypatch):
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    plans = PlanCache(1 << 20, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        plans.expect(many())
+    assert all(done.is_set() for done in plans._expected)  # or else every save waits for ever
+    assert not plans.plan(many())[2]
+
+
 def test_an_expected_tree_is_let_go():
     plans = saving.make_cache(Options())
     tree = many()
