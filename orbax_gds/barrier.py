@@ -7,6 +7,7 @@ a second deadline, and raise in place of the error that says what happened.
 
 import re
 import sys
+from typing import TypeGuard
 
 import orbax.checkpoint as ocp
 
@@ -39,8 +40,8 @@ def barrier_sync_fn(*, key: str, timeout_ms: int) -> None:
         >>> asynchronous = ocp.AsyncOptions(barrier_sync_fn=ogds.barrier_sync_fn)
         >>> options = ocp.CheckpointManagerOptions(async_options=asynchronous)
     """
-    raised = sys.exc_info()[1]  # what the caller, in a `finally`, is about to raise
-    failed = raised if isinstance(raised, CommitError) and raised.missing else None
+    raised = sys.exc_info()[1]  # what Orbax, in a `finally`, is about to raise
+    failed = raised if _lacks_a_process(raised) else None
     limit_ms = min(timeout_ms, _SLACK_MS) if failed else timeout_ms
     try:
         ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=limit_ms)
@@ -54,6 +55,16 @@ def barrier_sync_fn(*, key: str, timeout_ms: int) -> None:
             "given it its final name. See the log of that process, then save again.",
             late,
         ) from err
+
+
+def _lacks_a_process(raised: BaseException | None) -> TypeGuard[CommitError]:
+    """Whether a save failed for want of a process and Orbax has not yet raised that.
+
+    A caller that saves again while it handles the error has it in its own frame.
+    """
+    if not isinstance(raised, CommitError) or not raised.missing or raised.__traceback__ is None:
+        return False
+    return raised.__traceback__.tb_frame.f_globals.get("__name__", "").startswith("orbax.")
 
 
 def _text(late: tuple[int, ...]) -> str:

@@ -1,5 +1,7 @@
 """The barrier for Orbax: who does not come is named, and waited for once."""
 
+import types
+
 import jax
 import orbax.checkpoint as ocp
 import pytest
@@ -28,12 +30,16 @@ def asked(monkeypatch):
     return found
 
 
-def fail_and_meet(error):
-    """Do as Orbax's manager does: it meets the others before it raises."""
+def meet_and_fail(error):
     try:
         raise error
     finally:
         barrier_sync_fn(key="end", timeout_ms=60_000)
+
+
+_OF_ORBAX = {"__name__": "orbax.checkpoint.some_module", "barrier_sync_fn": barrier_sync_fn}
+fail_and_meet = types.FunctionType(meet_and_fail.__code__, _OF_ORBAX)
+"""Does as Orbax's manager does: it meets the others before it raises."""
 
 
 def test_a_barrier_that_all_come_to_waits_as_long_as_asked(asked):
@@ -86,3 +92,13 @@ def test_orbax_takes_it_and_one_process_needs_no_other(tmp_path):
         manager.save(0, args=ocp.args.JsonSave({"a": 1}))
         manager.wait_until_finished()
         assert manager.all_steps() == [0]
+
+
+def test_a_save_that_is_tried_again_in_an_except_waits_as_long_as_asked(asked):
+    asked.late = "1\n"
+    try:
+        fail_and_meet(CommitError("process 1 is missing", [1]))
+    except CommitError:
+        with pytest.raises(CommitError, match="60 s were not enough"):
+            barrier_sync_fn(key="again", timeout_ms=60_000)
+    assert asked[-1] == ("again", 60_000)
