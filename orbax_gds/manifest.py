@@ -285,9 +285,9 @@ def _decode_leaves(stored: Pending, where: str) -> tuple[LeafSpec, ...]:
         raise Corrupt(f"{where}: the manifest has no kinds, and requires them.")
     kinds = msgspec.json.decode(stored.kinds, type=tuple[_Kind, ...])
     leaves = msgspec.json.decode(stored.leaves, type=tuple[_OfKind, ...])
-    named = {leaf.kind for leaf in leaves}
-    if wrong := named ^ set(range(len(kinds))):
-        said = "no leaf is of" if wrong - named else "leaves are of the unknown"
+    named, known = {leaf.kind for leaf in leaves}, set(range(len(kinds)))
+    if wrong := named - known or known - named:
+        said = "leaves are of the unknown" if wrong & named else "no leaf is of"
         raise Corrupt(f"{where}: {said} kind {min(wrong)}; the manifest has {len(kinds)} kinds.")
     common = [msgspec.structs.asdict(kind) for kind in kinds]
     return tuple([LeafSpec(path=leaf.path, **common[leaf.kind]) for leaf in leaves])

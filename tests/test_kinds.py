@@ -85,6 +85,13 @@ def test_kinds_that_do_not_fit_their_leaves_are_refused(change):
             parse(damaged, "here")
 
 
+def test_an_unknown_kind_is_named_before_one_that_no_leaf_has():
+    fields = as_dict(make()) | GROUPED
+    for wrong, said in ((-1, "unknown kind -1"), (0, "no leaf is of kind 1")):
+        with pytest.raises(Corrupt, match=said):
+            manifests.decode(sealed(fields | {"leaves": [W, N | {"kind": wrong}]}), "here")
+
+
 def test_a_manifest_that_requires_kinds_has_them():
     fields = as_dict(make()) | GROUPED
     del fields["kinds"]
