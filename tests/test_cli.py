@@ -331,6 +331,7 @@ for arguments in {commands!r}:
 """
 
 
+@pytest.mark.slow
 def test_the_package_and_every_command_but_demo_import_no_jax(root, tmp_path):
     commands = [["--version"], ["--help"], ["demo", "--help"], ["spec"]]
     commands += [["bench", "codec", "--help"]]
@@ -342,6 +343,7 @@ def test_the_package_and_every_command_but_demo_import_no_jax(root, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_module_runs_as_the_command():
     done = subprocess.run(
         [sys.executable, "-m", "orbax_gds", "--version"], capture_output=True, text=True
