@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 SHAPE = (24, 48)
+WIDE = (1536, 512)  # 3 MiB, and half of it more than all the rest but `copies`
 DEADLINE_SECS = 3
 
 
@@ -73,6 +74,7 @@ def values(seed=0) -> dict:
         "spread": words(SHAPE).astype(np.float32),
         "turned": words(SHAPE).astype(ml_dtypes.bfloat16),
         "partly": words(SHAPE).astype(np.float32),
+        "wide": words(WIDE).astype(np.float32),
         "copies": [words(30_000).astype(np.float32) for _ in range(12)],
         "key": rng.integers(0, 2**32, (3, 2), np.uint32),
         "host": words(7),
@@ -86,6 +88,7 @@ def specs() -> dict:
         "spread": ("x", None),
         "turned": (None, ("y", "x")),
         "partly": ("y",),
+        "wide": (("x", "y"),),
         "copies": [()] * 12,
         "key": (),
         "host": None,
@@ -149,15 +152,21 @@ def manager(directory, barrier=None):
 
 def save_and_restore(directory) -> dict:
     """Save two steps and restore the first; return what this process has read for that."""
+    import jax
     import orbax.checkpoint as ocp
 
+    read = []
+    jax.monitoring.register_scalar_listener(
+        lambda event, value, **_: read.append(value) if event.endswith("/bytes_read") else None
+    )
     with manager(directory) as steps:
         for step in range(2):
             steps.save(step, args=ocp.args.StandardSave(tree_of(step)))
         steps.wait_until_finished()
         assert steps.all_steps() == [0, 1]
         assert_restored(steps.restore(0, args=ocp.args.StandardRestore(tree_of())))
-    return {}
+    (n_bytes,) = read
+    return {"bytes_read": n_bytes}
 
 
 def restore(directory) -> dict:

@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tree_strategies import trees
 
 import orbax_gds as ogds
-from orbax_gds import _native, saving, snapshot
+from orbax_gds import _native, plan_cache, saving, sidecar, snapshot
 from orbax_gds.errors import Unsupported
 from orbax_gds.options import Options
 from orbax_gds.plan_cache import PlanCache
@@ -294,3 +294,21 @@ def test_threads_share_a_cache(tmp_path):
     for thread in threads:
         thread.join()
     assert failed == []
+
+
+def test_what_all_saves_of_a_structure_have_in_common_is_encoded_once(tmp_path, monkeypatch):
+    encoded = []
+
+    def count(owner, name):
+        encode = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args: encoded.append(name) or encode(*args))
+
+    for owner, name in ((plan_cache, "list_leaves"), (sidecar, "encode_tree")):
+        count(owner, name)
+    plans, items = cache(), [tmp_path / str(step) for step in range(3)]
+    for seed, item in enumerate(items):
+        save(plans, state(seed), item)
+    assert sorted(encoded) == ["encode_tree", "list_leaves"]
+    assert len({(item / sidecar.NAME).read_bytes() for item in items}) == 1
+    planned, _, _ = plans.plan(state())
+    assert planned.digest is planned.digest

@@ -40,6 +40,14 @@ def assert_shared(item, n_processes) -> None:
     assert ogds.verify(item) == []
 
 
+def assert_little_more_than_the_local_part_is_read(n_bytes_read) -> None:
+    """Check the bytes that each process of a restore reads: its part of `wide`, and the rest."""
+    wide = several.values()["wide"].nbytes
+    rest = n_bytes_of_state() - wide
+    for n_bytes in n_bytes_read:
+        assert n_bytes <= rest + wide / len(n_bytes_read) + 64 * 1024
+
+
 def restored_by_one(item, seed=0) -> None:
     several.assert_restored(ogds.restore(item, several.tree_of()), seed)
 
@@ -52,10 +60,17 @@ def test_two_processes_share_a_save_and_restore_it(tmp_path):
 
 
 @pytest.mark.slow
+def test_what_two_save_four_restore(tmp_path):
+    several.run_job("save_and_restore", tmp_path, 2, n_devices=3)
+    several.run_job("restore", tmp_path / "0" / "default", 4, n_devices=2)
+
+
+@pytest.mark.slow
 def test_what_four_save_two_and_one_restore(tmp_path):
-    several.run_job("save_and_restore", tmp_path, 4, n_devices=2)
+    said = several.run_job("save_and_restore", tmp_path, 4, n_devices=2)
     item = tmp_path / "0" / "default"
     assert_shared(item, 4)
+    assert_little_more_than_the_local_part_is_read([each["bytes_read"] for each in said])
     several.run_job("restore", item, 2, n_devices=3)
     restored_by_one(item)
 

@@ -6,6 +6,7 @@ from operator import attrgetter
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from in_memory import (
     MEMORY_KINDS,
@@ -16,6 +17,7 @@ from in_memory import (
 )
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+import orbax_gds as ogds
 from orbax_gds import leaves, snapshot
 from orbax_gds.errors import Unsupported
 from orbax_gds.snapshot import Picks
@@ -170,3 +172,45 @@ def test_accelerators_are_snapshot_through_pinned_memory(monkeypatch):
     assert_same_bits(round_trip(tree), tree)
     kind = "pinned_host" if "pinned_host" in MEMORY_KINDS else "unpinned_host"
     assert [a.sharding.memory_kind for a in dispatched[0]] == [kind] * 3
+
+
+def test_every_copy_from_an_accelerator_is_dispatched_before_any_is_waited_for(monkeypatch):
+    tree = jax.device_put([np.arange(5000 + n, dtype=np.float32) for n in range(20)])
+    monkeypatch.setattr(snapshot, "_spread", lambda s: (len(s.device_set) > 1, True))
+    put, words, events = jax.device_put, snapshot._words, []
+    array = type(tree[0])
+    ready, begin = array.block_until_ready, array.copy_to_host_async
+
+    def dispatch(arrays, *args, **how):
+        events.extend(["dispatched"] * len(jax.tree.leaves(arrays)))
+        return put(arrays, *args, **how)
+
+    monkeypatch.setattr(jax, "device_put", dispatch)
+    monkeypatch.setattr(
+        array, "copy_to_host_async", lambda a: events.append("dispatched") or begin(a)
+    )
+    monkeypatch.setattr(array, "block_until_ready", lambda a: events.append("waited") or ready(a))
+    monkeypatch.setattr(snapshot, "_words", lambda a: events.append("waited") or words(a))
+    assert_same_bits(round_trip(tree), tree)
+    assert events[: 2 * len(tree)] == ["dispatched"] * len(tree) + ["waited"] * len(tree)
+
+
+def test_a_tree_in_host_memory_may_be_deleted_as_soon_as_save_returns(tmp_path):
+    spread = NamedSharding(mesh(8), PartitionSpec("x"))
+
+    def state():
+        large = [jnp.full((512, 512), n, jnp.float32) for n in range(4)]
+        small = [jnp.full(shape, 7, jnp.bfloat16) for shape in (5, (2, 3))]
+        return [large, small, jax.device_put(np.arange(1 << 16), spread)]
+
+    tree = state()
+    with ocp.CheckpointManager(tmp_path, item_handlers=ogds.GdsCheckpointHandler()) as manager:
+        manager.save(0, args=ogds.args.GdsSave(tree))
+        for leaf in jax.tree.leaves(tree):
+            leaf.delete()
+        del tree, leaf
+        over = [jnp.full((512, 512), -1, jnp.float32).block_until_ready() for _ in range(16)]
+        manager.wait_until_finished()
+        expected = state()
+        assert_same_bits(manager.restore(0, args=ogds.args.GdsRestore(expected)), expected)
+    assert len(over) == 16

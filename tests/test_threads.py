@@ -5,8 +5,10 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
+import orbax_gds as ogds
 from orbax_gds import threads
 from orbax_gds.threads import BACKGROUND_NICENESS, cpu_secs, give_way, run_tasks, run_threads
 
@@ -178,3 +180,19 @@ def test_a_system_that_has_it_for_processes_alone_is_left_as_it_is(monkeypatch):
     monkeypatch.setattr(threads.sys, "platform", "darwin")
     give_way()
     assert asked == []
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_save_starts_no_more_threads_than_it_may(tmp_path, monkeypatch, workers):
+    started = []
+    start = threading.Thread.start
+    monkeypatch.setattr(
+        threading.Thread, "start", lambda thread: started.append(thread.name) or start(thread)
+    )
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(0, 255, 4 << 20, np.uint8) for _ in range(6)]  # three runs
+    groups = [np.full(20_000 + i, i, np.float32) for i in range(6) for _ in range(2)]
+    options = ogds.Options(workers=workers, codec="off", driver="buffered")
+    report = ogds.save(tmp_path / "item", [arrays, groups], options=options)
+    assert report.n_derived == 6
+    assert started.count("orbax_gds") == len(started) == 2 * (workers - 1)  # derive, write
