@@ -19,6 +19,7 @@ from benchmarks.result import Row
 
 ROOT = Path(__file__).parents[1]
 OURS, BASELINE = "orbax_gds", "orbax default"
+BEHIND = "raw O_DIRECT write behind"  # beside a training loop only: there is nothing to restore
 # Name in benchmarks.methods.METHODS, and the package that must be there.
 METHOD_PACKAGES = {
     OURS: "orbax_gds",
@@ -29,6 +30,7 @@ METHOD_PACKAGES = {
     "torch DCP": "torch",
     "torch DCP async": "torch",
     "raw O_DIRECT write": "orbax_gds",
+    BEHIND: "orbax_gds",
     "memcpy": "orbax_gds",
 }
 CELL_TIMEOUT_SECS = 900  # chosen: several times what the slowest cell takes

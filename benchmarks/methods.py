@@ -4,17 +4,18 @@ Importing this module imports jax; the packages of the other libraries are impor
 """
 
 import functools
-import mmap
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
 import orbax_gds as ogds
+from orbax_gds.staging import aligned_empty
 
 Tree = dict[str, Any]
 
@@ -34,6 +35,21 @@ class Method(Protocol):
 
     def close(self) -> None:
         """Free what the method holds."""
+
+
+@runtime_checkable
+class Behind(Method, Protocol):
+    """A method whose saves go on while the caller trains.
+
+    Attributes:
+        tree: What `start` saves; a training loop puts its newest arrays here.
+    """
+
+    tree: Tree
+
+    def is_saving(self) -> bool:
+        """Whether a save is in flight: begun, and not yet known to be done."""
+        ...
 
 
 class Managed:
@@ -153,14 +169,14 @@ class TorchDcp:
 
 
 class RawDirect:
-    """The device alone: as many bytes, with O_DIRECT in blocks of 4 MiB, then fsync."""
+    """The device alone: as many bytes, with O_DIRECT, 4 MiB in huge pages each, then fsync."""
 
     BLOCK_BYTES = 4 << 20
 
     def __init__(self, directory: Path, tree: Tree) -> None:
         self._directory = directory
         self._n_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in tree.values())
-        self._block = mmap.mmap(-1, self.BLOCK_BYTES)
+        self._block = aligned_empty(self.BLOCK_BYTES).data
         self._block[:] = np.random.default_rng(0).bytes(self.BLOCK_BYTES)
 
     def start(self, step: int) -> None:
@@ -186,10 +202,49 @@ class RawDirect:
         return {}
 
     def close(self) -> None:
-        self._block.close()
+        """Nothing is held."""
 
     def _open(self, step: int, flags: int) -> int:
         return os.open(self._directory / str(step) / "raw", flags | os.O_DIRECT, 0o600)
+
+
+class RawBehind(RawDirect):
+    """The device alone, in a thread that makes one call: what it takes from a training loop.
+
+    Attributes:
+        tree: Ignored; a training loop puts its newest arrays here.
+    """
+
+    def __init__(self, directory: Path, tree: Tree) -> None:
+        super().__init__(directory, tree)
+        self.tree = tree
+        self._thread: threading.Thread | None = None
+
+    def start(self, step: int) -> None:
+        self._thread = threading.Thread(target=self._write, args=(step,))
+        self._thread.start()
+
+    def finish(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def is_saving(self) -> bool:
+        """Whether bytes are still on their way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _write(self, step: int) -> None:
+        (self._directory / str(step)).mkdir()
+        descriptor = self._open(step, os.O_WRONLY | os.O_CREAT)
+        try:
+            at, n_blocks = 0, -(-self._n_bytes // self.BLOCK_BYTES)
+            while at < n_blocks * self.BLOCK_BYTES:  # once, unless the system takes less
+                left = n_blocks - at // self.BLOCK_BYTES
+                at += os.pwritev(
+                    descriptor, [self._block] * min(left, os.sysconf("SC_IOV_MAX")), at
+                )
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class Memcpy:
@@ -256,5 +311,6 @@ METHODS: dict[str, Callable[[Path, Tree], Method]] = {
     "torch DCP": functools.partial(TorchDcp, asynchronous=False),
     "torch DCP async": functools.partial(TorchDcp, asynchronous=True),
     "raw O_DIRECT write": RawDirect,
+    "raw O_DIRECT write behind": RawBehind,
     "memcpy": Memcpy,
 }

@@ -8,6 +8,7 @@ import msgspec
 
 from benchmarks.cells import (
     BASELINE,
+    BEHIND,
     METHOD_PACKAGES,
     OURS,
     Samples,
@@ -41,8 +42,8 @@ NOTES = (
     "The tree of `save`, saved once by each method; every restore runs in a fresh process, imports "
     "and construction outside the timed part.",
     "Cold: the files dropped from the page cache by posix_fadvise after a sync; a hypervisor may "
-    "still cache. Warm: once more in the same process. Direct reads do not use the page cache, so "
-    "that ours are as cold as before. Restored bits are compared outside the timed part.",
+    "still cache. Warm: once more in the same process; ours reads the device again, "
+    "around the page cache. Restored bits are compared outside the timed part.",
     "Peak RSS beyond the tree: the greatest resident memory during the cold restore, above that at "
     "its start, less the bytes of the restored tree.",
     "raw and memcpy give back no tree: they read and copy as many bytes into one block.",
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--methods",
         type=lambda text: text.split(","),
-        default=[name for name in METHOD_PACKAGES if name != "torch DCP async"],
+        default=[name for name in METHOD_PACKAGES if name not in ("torch DCP async", BEHIND)],
         help="comma-separated names, all without it",
     )
     parser.add_argument("--state", type=Path, help="train state (.npz); trained when not given")

@@ -9,6 +9,7 @@ import msgspec
 
 from benchmarks.cells import (
     BASELINE,
+    BEHIND,
     METHOD_PACKAGES,
     OURS,
     add_lock_argument,
@@ -66,10 +67,11 @@ NOTES = (
     "which favours the buffered methods. Peak RSS: above that at the start of the save.",
     "Restore: a fresh process, imports and construction outside. Cold: its files dropped from the "
     "page cache by posix_fadvise; a hypervisor may still cache. Warm: once more in the same "
-    "process; direct reads do not warm the page cache. Restored bits are compared outside the "
-    "timed part.",
+    "process; ours reads the device again, around the page cache. Restored bits are compared "
+    "outside the timed part.",
     "torch DCP: one process, no process group; its tensors are made outside the timed part and "
-    "stay torch tensors. raw: as many bytes, O_DIRECT, blocks of 4 MiB, fsync. memcpy: one copy.",
+    "stay torch tensors. raw: as many bytes, O_DIRECT, 4 MiB of huge pages each, fsync. memcpy: "
+    "one copy.",
 )
 
 
@@ -81,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--methods",
         type=lambda text: text.split(","),
-        default=list(METHOD_PACKAGES),
+        default=[name for name in METHOD_PACKAGES if name != BEHIND],
         help="comma-separated names, all without it",
     )
     parser.add_argument("--state", type=Path, help="train state (.npz); trained when not given")

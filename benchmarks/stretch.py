@@ -1,5 +1,6 @@
 """A stretch of a training loop: how long its steps took, and what its thread waited for."""
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -7,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
+MACHINE = Path(
+    "/proc/stat"
+)  # user nice system idle iowait irq softirq steal, in ticks of all cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,22 +23,30 @@ class Clocks:
         process_cpu: CPU time of the process.
         queued: Time that this thread was ready to run while no core took it; None where the kernel
             does not count it.
+        busy, stolen: Time that all cores of the machine were at work, and that the machine under a
+            virtual one took from them, for the input and output of this one, too.
     """
 
     wall: float
     thread_cpu: float
     process_cpu: float
     queued: float | None
+    busy: float = 0.0
+    stolen: float = 0.0
 
     def waited(self, since: "Clocks") -> float | None:
         """Return the seconds in which the thread neither ran nor could have run.
 
-        A thread that does no I/O and takes no lock of its own waits for the GIL then.
+        A thread that does no I/O and takes no lock of its own waits for the GIL then. What was
+        stolen from the cores looks the same to a thread; its part is taken to be as large as its
+        part of the work.
         """
         if self.queued is None or since.queued is None:
             return None
-        away = (self.wall - since.wall) - (self.thread_cpu - since.thread_cpu)
-        return away - (self.queued - since.queued)
+        cpu = self.thread_cpu - since.thread_cpu
+        away = (self.wall - since.wall) - cpu - (self.queued - since.queued)
+        busy = self.busy - since.busy
+        return away - ((self.stolen - since.stolen) * min(1.0, cpu / busy) if busy > 0 else 0.0)
 
 
 @dataclass(kw_only=True)
@@ -68,12 +80,26 @@ def read_clocks() -> Clocks:
         queued = int(SCHEDSTAT.read_text().split()[1]) / 1e9
     except (OSError, IndexError):
         queued = None
+    busy, stolen = _machine_times()
     return Clocks(
         wall=time.perf_counter(),
         thread_cpu=time.thread_time(),
         process_cpu=time.process_time(),
         queued=queued,
+        busy=busy,
+        stolen=stolen,
     )
+
+
+def _machine_times() -> tuple[float, float]:
+    """Return for how long the cores were at work and were stolen; zeros where nobody counts."""
+    try:
+        ticks = [int(text) for text in MACHINE.read_text().split("\n", 1)[0].split()[1:9]]
+        user, nice, system, _, _, irq, softirq, steal = ticks
+    except (OSError, ValueError):
+        return 0.0, 0.0
+    second = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + softirq) / second, steal / second
 
 
 def take_steps(

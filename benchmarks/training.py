@@ -10,10 +10,14 @@ steps until the library says that the save is done, and on, for as long as the s
 - Lost seconds: the save's call, and what all steps from its return to the end of the stretch took
   beyond as many steps without a save. It counts what goes on after the save is said to be done.
 - GIL wait: wall time of the loop's thread, less its CPU time, less the time the kernel counts it
-  ready to run without a core (/proc/thread-self/schedstat), from the return of the save's call
-  until it is done; less the same share of the stretches without a save. The Python step does no
-  I/O and takes no lock, so that nothing else is left to wait for. A jitted step waits for XLA, too,
-  so that it has no such figure.
+  ready to run without a core (/proc/thread-self/schedstat), less its share of what a hypervisor
+  stole from the cores (/proc/stat), from the return of the save's call until it is done; less the
+  same share of the stretches without a save. The Python step does no I/O and takes no lock, so
+  that nothing else is left to wait for. A jitted step waits for XLA, too, so that it has no such
+  figure.
+
+One row is no library: a thread that writes as many bytes in a single call, without coding and
+without the GIL. What a loop loses to it is the device's and the machine's.
 
 The first save of each process, which makes buffers and threads, is not measured. The trained part
 of the state is donated to each step; the rest, which is saved with it, does not change.
@@ -25,6 +29,7 @@ from pathlib import Path
 
 from benchmarks.cells import (
     BASELINE,
+    BEHIND,
     OURS,
     Samples,
     add_lock_argument,
@@ -41,7 +46,13 @@ from benchmarks.training_spec import ALL_CORES, ONE_CORE, PYTHON, Answer, Spec
 
 CELL = "benchmarks.training_cell"
 LOOPS = (ALL_CORES, ONE_CORE, PYTHON)
-METHODS = (OURS, "orbax_gds codec off", BASELINE, "orbax uncompressed")
+METHODS = (
+    OURS,
+    "orbax_gds codec off",
+    BASELINE,
+    "orbax uncompressed",
+    BEHIND,
+)
 XLA_ON_ONE_CORE = {"PJRT_NPROC": "1"}  # --xla_cpu_multi_thread_eigen=false has no effect
 
 TITLE = "What a training loop loses to saves"
@@ -68,9 +79,12 @@ NOTES = (
     "Every save is compared with the steps before and after it in the same process. Dilation: "
     "seconds of steps with a save in flight / without. Lost: the save's call, and what the steps "
     "after it took beyond as many steps without a save.",
-    "GIL wait: wall time of the loop's thread less its CPU time and less its time in the kernel's "
-    "run queue, from the return of the save's call until it is done, beyond what the steps without "
-    "a save show.",
+    "GIL wait: wall time of the loop's thread less its CPU time, less its time in the kernel's run "
+    "queue and less its share of what a hypervisor stole from the cores, from the return of the "
+    "save's call until it is done, beyond what the steps without a save show.",
+    "Raw O_DIRECT write behind: one call in a thread that writes as many bytes as the save has, "
+    "uncoded. What a loop loses to it, it loses to the device: in a virtual machine, the host's "
+    "I/O takes the same cores.",
     "Save s: until the library says it is done. Orbax leaves part of its data to the kernel's "
     "writeback, which ends after that; the stretch without a save begins with a sync.",
 )

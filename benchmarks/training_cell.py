@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import msgspec
 
-from benchmarks.methods import METHODS, Managed
+from benchmarks.methods import METHODS, Behind
 from benchmarks.process import sync_file_system
 from benchmarks.stretch import Stretch, save_samples, take_steps
 from benchmarks.training_spec import PYTHON, Answer, Spec
@@ -35,7 +35,7 @@ def train(spec: Spec) -> Answer:
     words = fill(plan_leaves(spec.n_bytes, spec.n_leaves), read_state(Path(spec.state)))
     rest = {name: jax.block_until_ready(jax.device_put(values)) for name, values in words}
     method = METHODS[spec.method](directory, rest | dict(trainer.state()))
-    if not isinstance(method, Managed):
+    if not isinstance(method, Behind):
         raise TypeError(f"{spec.method} does not say whether a save is in flight")
     _save(method, trainer, rest, 0, spec.least_seconds)
     samples: dict[str, list[float]] = {}
@@ -54,7 +54,7 @@ def train(spec: Spec) -> Answer:
 
 
 def _save(
-    method: Managed, trainer: Trainer, rest: dict[str, Any], step: int, least_seconds: float
+    method: Behind, trainer: Trainer, rest: dict[str, Any], step: int, least_seconds: float
 ) -> tuple[float, Stretch]:
     method.tree = rest | dict(trainer.state())
     begin = time.perf_counter()

@@ -12,6 +12,7 @@ from orbax_gds.options import Options
 
 if TYPE_CHECKING:
     from orbax_gds import args
+    from orbax_gds.barrier import barrier_sync_fn
     from orbax_gds.handler import GdsCheckpointHandler, handler_registry
     from orbax_gds.lazy import open
     from orbax_gds.monitoring import SaveReport
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOME = {
     "GdsCheckpointHandler": "handler",
     "SaveReport": "monitoring",
+    "barrier_sync_fn": "barrier",
     "handler_registry": "handler",
     "inspect": "report",
     "open": "lazy",
@@ -37,6 +39,7 @@ __all__ = [
     "SaveReport",
     "__version__",
     "args",
+    "barrier_sync_fn",
     "handler_registry",
     "inspect",
     "open",

@@ -7,7 +7,7 @@ is a status, a key of `STATUS`, so that the caller can say where it happened. Fo
 run `orbax_gds.codecs.zstd` with the GIL; what that raises, such as MemoryError, they raise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -81,6 +81,83 @@ def encode_run(
     Returns:
         The number of bytes written to `out`.
     """
+
+def queued_secs() -> float:
+    """Return for how long the calling thread was ready to run without a processor.
+
+    It keeps the GIL, unlike reading the kernel's file in Python, as this is done at every write and
+    whoever gives the GIL up waits for it. 0 where the kernel does not count.
+    """
+
+class RunWriter:
+    """Runs of chunks that several threads code and write, each at its place, in their order.
+
+    The bytes depend neither on the number of threads nor on the order in which they call.
+
+    Args:
+        runs: `buffers`, `segments`, `chunks` and `records` of each, as in `encode_run`; the buffers
+            are held until `close`. What yields them may run Python in between.
+        offset: where the first run goes in the file.
+        codec: as in `encode_run`.
+        align_bytes: as in `encode_run`.
+        zstd_level: as in `encode_run`.
+
+    Attributes:
+        offset: where the next run goes.
+    """
+
+    def __init__(
+        self,
+        runs: Iterable[tuple[Sequence[Buffer], Buffer, Buffer, Buffer]],
+        *,
+        offset: int,
+        codec: str,
+        align_bytes: int,
+        zstd_level: int = 0,
+    ) -> None: ...
+    @property
+    def offset(self) -> int: ...
+    def code(self, out: Buffer) -> tuple[int, int] | None:
+        """Code the next run into `out`, and give it its place once those before it have theirs.
+
+        Args:
+            out: as in `encode_run`, long enough for every run.
+
+        Returns:
+            Its offset in the file, from which the offsets of its records count, and its bytes.
+            None if no run is left or the writer was stopped.
+        """
+
+    def write(self, descriptor: int, out: Buffer, *, most_secs: float) -> tuple[int, int] | None:
+        """Code and write runs until none is left, at least one, in one call without the GIL.
+
+        Args:
+            descriptor: of an open file.
+            out: as in `code`; its address is aligned as the file wants it.
+            most_secs: after so long no other run is begun, so that Python handles signals.
+
+        Returns:
+            None if no run is left or the writer was stopped; offset and 0 when the time is over;
+            offset and bytes of a run that lies in `out` but that the system refused to write.
+        """
+
+    def stop(self) -> None:
+        """Make the calls of all threads return None soon; an error of one keeps others waiting."""
+
+    def close(self) -> None:
+        """Let go of the buffers.
+
+        Raises:
+            ValueError: a call has not returned yet.
+        """
+
+    def secs(self) -> dict[str, float]:
+        """Return what was measured so far.
+
+        Returns:
+            encode, write, write_cpu and write_queued (ready to run, without a processor), summed
+            over threads; busy, in which at least one of them wrote in `write`.
+        """
 
 def decode_run(
     frames: Buffer,

@@ -15,6 +15,7 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
+from orbax_gds import _native
 from orbax_gds.drivers import Driver, File
 from orbax_gds.threads import run_tasks
 
@@ -61,16 +62,7 @@ class ThreadTimes:
 
 def thread_times() -> ThreadTimes:
     """Return the times of the calling thread; where the kernel does not count, it never queued."""
-    queued = 0.0
-    try:
-        # Measured: by Python's files this takes three times as long, and it is done at every write.
-        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            queued = int(os.read(descriptor, 256).split()[1]) / 1e9
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError, IndexError):
-        pass  # not this kernel
+    queued = _native.queued_secs()
     return ThreadTimes(cpu=time.thread_time(), queued=queued)  # the latter last: reading takes time
 
 
@@ -121,6 +113,21 @@ class WriteMeter:
                 self._thread_secs += now - began
                 self._cpu_secs += after.cpu - before.cpu
                 self._queued_secs += after.queued - before.queued
+
+    def add(
+        self, *, busy_secs: float, thread_secs: float, cpu_secs: float, queued_secs: float
+    ) -> None:
+        """Count writes that were measured elsewhere, none of them during one measured here.
+
+        Args:
+            busy_secs: in which at least one thread wrote.
+            thread_secs, cpu_secs, queued_secs: summed over the threads.
+        """
+        with self._lock:
+            self._busy_secs += busy_secs
+            self._thread_secs += thread_secs
+            self._cpu_secs += cpu_secs
+            self._queued_secs += queued_secs
 
     def storage(self, n_bytes: int) -> Storage:
         """Return what so many bytes, all that was written, say of the storage."""

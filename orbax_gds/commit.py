@@ -23,6 +23,7 @@ from orbax_gds.pending import (
     read_failure,
 )
 from orbax_gds.threads import run_tasks
+from orbax_gds.tiling import check_tiling
 
 PENDING_NAME = "manifest.json.pending"
 COMPLETE_NAME = "manifest.json.tmp"
@@ -33,9 +34,10 @@ _THREADS = 8  # chosen: stripes of many processes are read at once, as a shared 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Sealed:
-    """A sealed stripe, and whether its layout has derived shards."""
+    """A sealed stripe, its layout, and whether that has derived shards."""
 
     spec: manifests.StripeSpec
+    layout: bytes
     has_derived: bool
 
 
@@ -150,8 +152,11 @@ def withdraw_sealed(directory: FilePath, process: int) -> None:
 
 
 def leave_failure(directory: FilePath, failure: Failure) -> None:
-    """Tell the processes that wait for this one that it has failed."""
-    write_synced(directory / FAILED_NAME, msgspec.json.encode(failure))
+    """Tell the processes that wait for this one that it has failed; the last that does is heard."""
+    own = directory / f"p{failure.process:05d}.{FAILED_NAME}"
+    write_synced(own, msgspec.json.encode(failure))
+    with io_context(own, "rename"):
+        os.rename(own, directory / FAILED_NAME)  # whole, also when another fails just now
 
 
 def publish(directory: str | os.PathLike[str]) -> bool:
@@ -169,7 +174,8 @@ def publish(directory: str | os.PathLike[str]) -> bool:
 
     Raises:
         CommitError: a stripe is missing, damaged or not sealed, or nothing was saved here; or
-            the processes were given different trees. The process is named.
+            the processes were given different trees, or store a leaf twice or not all of it. The
+            processes are named.
         IoError: the operating system refused a write, sync or rename.
     """
     directory = FilePath(directory)
@@ -179,22 +185,8 @@ def publish(directory: str | os.PathLike[str]) -> bool:
         return False
     if not pending_path.exists():
         raise CommitError(f"{directory}: there is nothing to publish: no save was written here.")
-    pending = _read_pending(pending_path)
-    found: dict[str, _Sealed] = {}
-    names = [stripe.file for stripe in pending.stripes]
-    n_threads = min(_THREADS, len(names))
-    run_tasks(names, lambda name: found.update({name: _sealed(directory, name)}), n_threads)
-    sealed = [found[name] for name in names]
+    complete = _complete(directory)
     complete_path = directory / COMPLETE_NAME
-    requires = pending.requires
-    if FEATURE not in requires and any(each.has_derived for each in sealed):
-        requires = (*requires, FEATURE)  # each process decides for itself what it derives
-    specs = tuple(each.spec for each in sealed)
-    complete = msgspec.structs.replace(pending, stripes=specs, requires=requires)
-    if len(specs) > 1:
-        said = agreed(directory, [(spec.file, spec.uuid) for spec in specs])
-        codings = [each.coding for each in said]
-        complete = msgspec.structs.replace(complete, options=pending.options | {"codings": codings})
     write_synced(complete_path, manifests.encode(complete))
     _remove(directory.glob("*" + PROBE_SUFFIX))
     sync_directory(directory)
@@ -204,6 +196,37 @@ def publish(directory: str | os.PathLike[str]) -> bool:
     _remove(directory.glob("p[0-9]*" + SUFFIX))
     sync_directory(directory)
     return True
+
+
+def check_sealed(directory: FilePath) -> None:
+    """Check all that `publish` does, but publish nothing.
+
+    Raises:
+        CommitError, IoError: as `publish`.
+    """
+    _complete(directory)
+
+
+def _complete(directory: FilePath) -> manifests.Pending:
+    """Return the manifest of an item, having seen that its stripes are sealed and fit together."""
+    pending = _read_pending(directory / PENDING_NAME)
+    found: dict[str, _Sealed] = {}
+    names = [stripe.file for stripe in pending.stripes]
+    n_threads = min(_THREADS, len(names))
+    run_tasks(names, lambda name: found.update({name: _sealed(directory, name)}), n_threads)
+    sealed = [found[name] for name in names]
+    requires = pending.requires
+    if FEATURE not in requires and any(each.has_derived for each in sealed):
+        requires = (*requires, FEATURE)  # each process decides for itself what it derives
+    specs = tuple(each.spec for each in sealed)
+    complete = msgspec.structs.replace(pending, stripes=specs, requires=requires)
+    if len(specs) > 1:
+        said = agreed(directory, [(spec.file, spec.uuid) for spec in specs])
+        codings = [each.coding for each in said]
+        layouts = {each.spec.file: each.layout for each in sealed}
+        check_tiling(directory, pending.leaves, layouts, pending.kinds)
+        complete = msgspec.structs.replace(complete, options=pending.options | {"codings": codings})
+    return complete
 
 
 def _remove(paths: Iterable[FilePath]) -> None:
@@ -258,4 +281,4 @@ def _sealed(directory: FilePath, name: str) -> _Sealed:
         layout_crc32c=layout_crc32c,
         index_crc32c=f"{footer.index_crc32c:08x}",
     )
-    return _Sealed(spec=spec, has_derived=has_derived)
+    return _Sealed(spec=spec, layout=layout, has_derived=has_derived)

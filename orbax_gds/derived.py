@@ -1,12 +1,12 @@
 """Derived shards: boxes of leaves whose words follow from those of another leaf. FORMAT §4.2."""
 
-import dataclasses
 import enum
 import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
 import numpy as np
 
 from orbax_gds.manifest import Manifest, path_text
@@ -36,8 +36,7 @@ class Rule(enum.IntEnum):
         return (source, target) == ("float32", "bfloat16")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class DerivedShard:
+class DerivedShard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A shard that is not stored: one record of the layout.
 
     Attributes:

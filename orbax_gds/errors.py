@@ -3,6 +3,8 @@
 A message says what happened and where, what was expected and found, and what to do next.
 """
 
+from collections.abc import Iterable
+
 
 class OgdsError(Exception):
     """Base of every error that orbax_gds raises on purpose."""
@@ -37,4 +39,13 @@ class IoError(OgdsError, OSError):
 
 
 class CommitError(OgdsError, RuntimeError):
-    """A save could not be committed; the last committed step is untouched."""
+    """A save could not be committed; the last committed step is untouched.
+
+    Attributes:
+        missing: numbers of the processes that were not there when the time was up; empty where it
+            failed for another reason.
+    """
+
+    def __init__(self, text: str = "", missing: Iterable[int] = ()) -> None:
+        super().__init__(text)
+        self.missing = tuple(missing)

@@ -23,14 +23,16 @@ from orbax_gds.all_stored import AllStored
 from orbax_gds.bandwidth import KnownStorage
 from orbax_gds.dropin import RestoreRequest
 from orbax_gds.errors import IoError, NotFound, Unsupported
+from orbax_gds.final_names import final_path
 from orbax_gds.manifest import Path
+from orbax_gds.monitoring import SaveReport
 from orbax_gds.options import Options
 from orbax_gds.pacing import Pace
 from orbax_gds.plan_cache import PlanCache
 from orbax_gds.staging import BufferPool
+from orbax_gds.threads import give_way
 from orbax_gds.tree_metadata import is_tree_metadata, tree_metadata
 
-_TEMPORARY = ".orbax-checkpoint-tmp"  # required: Orbax's mark on a directory it will rename
 _MOST_DIRECTORY_SECS = 30  # chosen: far above what making directories takes
 
 
@@ -107,6 +109,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         self._plans: PlanCache | None = None
         self._storage = KnownStorage()
         self._pace = Pace(self._options.bytes_per_second)
+        self._synced: dict[FilePath, SaveReport] = {}  # of items that are not published yet
         self._published: set[FilePath] = set()  # items that Orbax renames after us
         self._failed: collections.Counter[FilePath] = collections.Counter()  # saves by directory
         self._lock = threading.Lock()
@@ -136,8 +139,9 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             raise
 
         async def store() -> None:  # in a thread and a loop of its own, so that it may block
+            give_way()
             self._sync_renames()
-            prepared.write(target, pool=self._shared_pool(), storage=self._storage, pace=self._pace)
+            self._write(prepared, target)
 
         stored = CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")
         _await_staged(prepared, stored)
@@ -158,9 +162,9 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         target = _local(directory)
         prepared = self._prepare(args)
         parents = commit.make_directory(target)
-        prepared.write(target, pool=self._shared_pool(), storage=self._storage, pace=self._pace)
+        self._write(prepared, target)
         if jax.process_count() == 1:
-            saving.commit(target, parents)
+            saving.commit(target, parents, report=self._take_report(target))
 
     def finalize(self, directory: os.PathLike[str]) -> None:
         """Publish what every process has stored. Calling it again does nothing.
@@ -172,7 +176,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             CommitError: a process has not stored its part.
         """
         target = _local(directory)
-        saving.commit(target)
+        saving.commit(target, report=self._take_report(target))
         with self._lock:
             self._published.add(target)
 
@@ -188,7 +192,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         """
         source = _local(directory)
         request = self._request(source, args)
-        return restoring.restore(
+        tree = restoring.restore(
             source,
             request.abstract,
             request.leaves,
@@ -197,6 +201,9 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             fallback_sharding=request.fallback_sharding,
             partial=request.partial,
         )
+        if request.leaves is None:
+            self._known_plans().expect(tree)
+        return tree
 
     def metadata(self, directory: os.PathLike[str]) -> Any:
         """Return Orbax's `TreeMetadata` of the item, read from its manifest alone.
@@ -233,18 +240,34 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             tree = dropin.saved_tree(args)
         else:
             raise Unsupported(_wrong_arguments(args, (GdsSave, *dropin.SAVE_ARGS)))
-        with self._lock:
-            self._plans = self._plans or saving.make_cache(self._options)
         return saving.prepare(
             tree,
             options=self._options,
             custom_metadata=args.custom_metadata,
-            cache=self._plans,
+            cache=self._known_plans(),
         )
+
+    def _write(self, prepared: saving.Prepared, target: FilePath) -> None:
+        report = prepared.write(
+            target, pool=self._shared_pool(), storage=self._storage, pace=self._pace
+        )
+        if report.process == 0:  # the others log theirs at once, and publish nothing
+            with self._lock:
+                self._synced[target] = report
+
+    def _take_report(self, target: FilePath) -> SaveReport | None:
+        with self._lock:
+            return self._synced.pop(target, None)
+
+    def _known_plans(self) -> PlanCache:
+        with self._lock:
+            self._plans = self._plans or saving.make_cache(self._options)
+            return self._plans
 
     def _count_failure(self, directory: FilePath) -> None:
         with self._lock:
             self._failed[directory] += 1
+            self._synced.pop(directory, None)
 
     def _sync_renames(self) -> None:
         """Sync the directories in which Orbax has renamed what was published.
@@ -254,7 +277,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         """
         with self._lock:
             published, self._published = self._published, set()
-        renamed = [FilePath(*map(_final_name, item.parts)) for item in published]
+        renamed = [final_path(item) for item in published]
         directories = {parent: item for item in renamed for parent in item.parents[:2]}
         failed: list[tuple[FilePath, IoError]] = []
         for directory, item in directories.items():
@@ -299,11 +322,6 @@ def _local(directory: os.PathLike[str]) -> FilePath:
     if "://" in text:
         raise Unsupported(f"{text} is not a local path. orbax_gds writes local file systems only.")
     return FilePath(text)
-
-
-def _final_name(name: str) -> str:
-    """Return the name that Orbax gives a directory in the end."""
-    return name.partition(_TEMPORARY)[0] or name
 
 
 def _await_staged(prepared: saving.Prepared, future: Future) -> None:

@@ -15,9 +15,10 @@ import msgspec
 from orbax_gds.commit import io_context, read_manifest
 from orbax_gds.errors import Corrupt, NotFound
 from orbax_gds.manifest import StripeSpec, with_crc, without_crc
-from orbax_gds.monitoring import ProcessReport, SaveReport
+from orbax_gds.monitoring import ProcessReport, SaveReport, State
+from orbax_gds.pending import SUFFIX
 
-__all__ = ["KeptReports", "decode", "encode", "file_name", "leave", "read"]
+__all__ = ["KeptReports", "complete", "decode", "encode", "file_name", "leave", "read"]
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,48 @@ def leave(report: SaveReport, stripe: bytes) -> None:
         path.write_bytes(encode(report, stripe))
     except OSError as err:
         logger.warning("The report %s cannot be kept: %s. The save goes on.", path, err)
+
+
+def complete(
+    directory: FilePath, state: State, commit_secs: float, report: SaveReport | None
+) -> SaveReport | None:
+    """Add what publication took to the report that process 0 has left.
+
+    It is replaced in one step and not synced. One that cannot be replaced stays as it is.
+
+    Args:
+        directory: of the item, which is published.
+        state: what it is in now.
+        commit_secs: what publication took.
+        report: of process 0, where it is at hand: it knows of the last sync, the kept one does not.
+
+    Returns:
+        The report with both, or None where there is none to add to.
+    """
+    path = directory / file_name(0)
+    stripe = None
+    try:
+        stripe = msgspec.json.decode(without_crc(path.read_bytes()), type=_Head).stripe
+        report = report or _as_saved(decode(path.read_bytes(), stripe), directory)
+    except (Corrupt, OSError, msgspec.DecodeError, UnicodeDecodeError) as err:
+        logger.debug("The report %s cannot be completed: %s", path, err)
+    if report is None:
+        return None
+    seconds = report.seconds | {"commit": commit_secs}
+    done = dataclasses.replace(report, state=state, seconds=seconds)
+    if stripe is not None:
+        fresh = path.with_name(path.name + SUFFIX)
+        try:
+            fresh.write_bytes(encode(done, bytes.fromhex(stripe)))
+            os.rename(fresh, path)
+        except OSError as err:
+            logger.warning("The report %s stays without the seconds of commit: %s.", path, err)
+    return done
+
+
+def _as_saved(kept: ProcessReport, directory: FilePath) -> SaveReport:
+    fields: dict[str, Any] = {name: getattr(kept, name) for name in _FIELDS}
+    return SaveReport(path=directory, state="synced", **fields)
 
 
 def read(directory: FilePath) -> KeptReports:

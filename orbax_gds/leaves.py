@@ -98,13 +98,16 @@ def flatten(tree: Any) -> Flat:
     refused: list[str] = []
     readers: dict[type, _Reader] = {}
     known: dict[Key, Key] = {}
+    possible: set[Indices | None] = {None}
     for keys, value in entries:
         try:
             kind = type(value)
             reader = readers.get(kind) or readers.setdefault(kind, _reader(value))
             spec, held = reader(typed_path(keys, known), value, shardings)
-            if spec.shape is not None and not is_possible(spec.shape):
-                raise Unsupported(f"has the shape {spec.shape}, larger than a leaf may be.")
+            if spec.shape not in possible:
+                if spec.shape is None or not is_possible(spec.shape):
+                    raise Unsupported(f"has the shape {spec.shape}, larger than a leaf may be.")
+                possible.add(spec.shape)
         except Unsupported as error:
             refused.append(f"{loose_text(keys)!r} {error}")
             continue
@@ -163,13 +166,13 @@ def _read_empty(path: Path, value: Any, _: "Shardings") -> _Read:
 def _read_array(path: Path, value: jax.Array, shardings: "Shardings") -> _Read:
     if value.is_deleted():
         raise Unsupported("is a jax.Array that was deleted or donated. Save before donating it.")
-    spec = LeafSpec(
-        path=path,
-        type="jax.Array",
-        dtype=_dtype_name(value.dtype),
-        shape=value.shape,
-        sharding=shardings.number(value.sharding),
-    )
+    alike = value.aval, value.sharding
+    described = shardings.arrays.get(alike)
+    if described is None:
+        described = _dtype_name(value.dtype), value.shape, shardings.number(value.sharding)
+        shardings.arrays[alike] = described
+    dtype, shape, sharding = described
+    spec = LeafSpec(path=path, type="jax.Array", dtype=dtype, shape=shape, sharding=sharding)
     return spec, value
 
 
@@ -273,10 +276,16 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 
 class Shardings:
-    """Numbers the distinct shardings of a tree in the order they are met."""
+    """Numbers the distinct shardings of a tree in the order they are met.
+
+    Attributes:
+        specs: the shardings, by number.
+        arrays: dtype, shape and number of the sharding of arrays, by abstract value and sharding.
+    """
 
     def __init__(self) -> None:
         self.specs: list[ShardingSpec] = []
+        self.arrays: dict[Hashable, tuple[str, Indices, int]] = {}
         self._numbers: dict[Sharding, int] = {}
         self._n_processes = jax.process_count()
 

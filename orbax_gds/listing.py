@@ -10,13 +10,14 @@ from typing import Literal
 
 from orbax_gds.commit import PENDING_NAME
 from orbax_gds.errors import IoError, NotFound
+from orbax_gds.final_names import TEMPORARY
 from orbax_gds.manifest import MANIFEST_NAME
 
 __all__ = ["Entry", "find_item", "is_item", "list_items"]
 
 State = Literal["published", "unfinished"]
 
-_UNCOMMITTED = ".orbax-checkpoint-tmp"  # Orbax's mark of steps and items it has not committed
+_STEP = re.compile(r"(?:.*_)?(\d+)", re.DOTALL)  # 10, step_10 or step_00000010
 _DEEPEST = 2  # root/step/item
 
 
@@ -73,7 +74,8 @@ def find_item(path: str | os.PathLike[str]) -> FilePath:
     """Return the one published item that a path means.
 
     Args:
-        path: an item; a step with one item; or a root, which means its latest step.
+        path: an item; a step with one item; or a root, which means the step of the highest number,
+            whatever else lies beside its steps.
 
     Raises:
         NotFound: it means no published item, or several; then these are listed.
@@ -86,11 +88,20 @@ def find_item(path: str | os.PathLike[str]) -> FilePath:
             f"{path} holds no published item of orbax_gds. "
             f"`orbax-gds ls {path}` lists what is there."
         )
-    latest = [entry for entry in entries if entry.step == entries[-1].step]
-    if len(latest) > 1:
-        candidates = "\n".join(f"  {entry.path}" for entry in latest)
+    latest = max(map(_number, entries))
+    meant = [entry for entry in entries if _number(entry) == latest]
+    if len(meant) > 1:
+        candidates = "\n".join(f"  {entry.path}" for entry in meant)
         raise NotFound(f"{path} holds several items. Give one of them:\n{candidates}")
-    return FilePath(latest[0].path)
+    return FilePath(meant[0].path)
+
+
+def _number(entry: Entry) -> int:
+    """Return the number of an item's step, which may be an item itself; -1 if it has none."""
+    if entry.step is None:
+        return int(entry.item) if entry.item.isdecimal() else -1
+    match = _STEP.fullmatch(entry.step)
+    return int(match[1]) if match else -1
 
 
 def _walk(directory: FilePath, depth: int) -> Iterator[FilePath]:
@@ -105,7 +116,7 @@ def _walk(directory: FilePath, depth: int) -> Iterator[FilePath]:
 def _entry(root: FilePath, directory: FilePath) -> Entry:
     parts = directory.relative_to(root).parts
     published = (directory / MANIFEST_NAME).is_file()
-    committed = not any(_UNCOMMITTED in part for part in parts)
+    committed = not any(TEMPORARY in part for part in parts)
     return Entry(
         step=parts[0] if len(parts) == _DEEPEST else None,
         item=directory.name,

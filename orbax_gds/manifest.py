@@ -1,10 +1,12 @@
 """The manifest: what an item holds, as JSON under a checksum. FORMAT §3."""
 
+import contextlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 
@@ -14,11 +16,14 @@ from orbax_gds.uncollected import uncollected
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
-KNOWN_REQUIRES = frozenset({"derived"})  # FORMAT §9
+KINDS = "kinds"  # the feature by which leaves that are alike are described once. FORMAT §3.1
+KNOWN_REQUIRES = frozenset({"derived", KINDS})  # FORMAT §9
 MAX_MANIFEST_BYTES = 2**31 - 1  # required: FORMAT §8.2, as all limits here
 MAX_RANK = 64
 MAX_PATH_KEYS = 900
 MAX_ELEMENTS = 2**58 - 1
+_KINDS_FROM = 1000  # chosen: a shorter list is short enough, and older readers can read it
+_LEAVES_A_KIND = 4  # chosen: of so many on average a leaf takes half of its bytes
 
 Key = tuple[str, str | int]
 """One typed key of a path: ("k", dict key), ("i", index), ("a", attribute), ("n", child)."""
@@ -60,6 +65,23 @@ class LeafSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def has_words(self) -> bool:
         """Whether the leaf stores words, rather than only its place in the tree."""
         return self.dtype is not None
+
+
+class _Kind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What leaves that are alike have in common: the fields of `LeafSpec` but for the path."""
+
+    type: str
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    sharding: int | None = None
+    prng: str | None = None
+
+
+class _OfKind(msgspec.Struct, frozen=True):
+    """A leaf of a kind."""
+
+    path: Path
+    kind: int
 
 
 class ShardingSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -123,6 +145,7 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     requires: tuple[str, ...]
     writer: str
     leaves: msgspec.Raw
+    kinds: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     shardings: msgspec.Raw
     stripes: tuple[StripeSpec, ...]
     sidecars: dict[str, SidecarSpec]
@@ -131,7 +154,40 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     base: None = None
 
 
-_M = TypeVar("_M", Manifest, Pending)
+_SHARDINGS = tuple[ShardingSpec, ...]
+_IN_COMMON = attrgetter(*_Kind.__struct_fields__)
+
+
+class LeafList(msgspec.Struct, frozen=True, kw_only=True):
+    """Leaves in JSON as the manifest has them, and what it then requires. FORMAT §3.1."""
+
+    leaves: msgspec.Raw
+    kinds: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    requires: tuple[str, ...] = ()
+
+
+def list_leaves(leaves: Sequence[LeafSpec]) -> LeafList:
+    """Return the leaves as the manifest has them: by kinds, where that is much shorter."""
+    n_kinds = len(set(map(_IN_COMMON, leaves)))
+    if len(leaves) < max(_KINDS_FROM, _LEAVES_A_KIND * n_kinds):
+        return LeafList(leaves=_raw(leaves))
+    return _list_by_kinds(leaves)
+
+
+def _list_by_kinds(leaves: Sequence[LeafSpec]) -> LeafList:
+    kinds: dict[tuple[Any, ...], int] = {}
+    numbers = [kinds.setdefault(_IN_COMMON(leaf), len(kinds)) for leaf in leaves]
+    of_kind = [_OfKind(leaf.path, kind) for leaf, kind in zip(leaves, numbers, strict=True)]
+    described = [_Kind(**dict(zip(_Kind.__struct_fields__, kind, strict=True))) for kind in kinds]
+    return LeafList(leaves=_raw(of_kind), kinds=_raw(described), requires=(KINDS,))
+
+
+def _fields(manifest: Manifest | Pending) -> dict[str, Any]:
+    return {name: getattr(manifest, name) for name in Manifest.__struct_fields__}
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
 
 
 def crc_text(data: Any, value: int = 0) -> str:
@@ -166,6 +222,11 @@ def encode(manifest: Manifest | Pending) -> bytes:
     Raises:
         Unsupported: it would be longer than a manifest may be.
     """
+    if isinstance(manifest, Manifest) and KINDS in manifest.requires:
+        listed = _list_by_kinds(manifest.leaves)
+        fields = _fields(manifest) | {"leaves": listed.leaves, "kinds": listed.kinds}
+        fields["shardings"] = _raw(manifest.shardings)
+        manifest = Pending(**fields)
     data = with_crc(msgspec.json.encode(manifest))
     if len(data) > MAX_MANIFEST_BYTES:
         raise Unsupported(
@@ -192,12 +253,16 @@ def decode(data: bytes, where: str) -> Manifest:
         Corrupt: checksum, JSON or a field is wrong.
         Unsupported: it was written by a newer format or needs an unknown feature.
     """
+    stored = decode_pending(data, where)
+    fields = _fields(stored)
     with uncollected():
-        manifest = _parse(_checked(data, where), Manifest, where)
+        with _sound_fields(where):
+            fields["leaves"] = _decode_leaves(stored, where)
+            fields["shardings"] = msgspec.json.decode(stored.shardings, type=_SHARDINGS)
+        manifest = Manifest(**fields)
         _check_leaves(manifest, where)
     for sharding in manifest.shardings:
         _check_sharding(sharding, where)
-    _check_files(manifest, where)
     for stripe in manifest.stripes:
         _check_described(stripe, where)
     return manifest
@@ -208,9 +273,24 @@ def decode_pending(data: bytes, where: str) -> Pending:
 
     Args, Raises: as `decode`, but leaves and shardings are only checked to be JSON.
     """
-    pending = _parse(_checked(data, where), Pending, where)
+    pending = _parse(_checked(data, where), where)
     _check_files(pending, where)
     return pending
+
+
+def _decode_leaves(stored: Pending, where: str) -> tuple[LeafSpec, ...]:
+    if KINDS not in stored.requires:
+        return msgspec.json.decode(stored.leaves, type=tuple[LeafSpec, ...])
+    if stored.kinds is msgspec.UNSET:
+        raise Corrupt(f"{where}: the manifest has no kinds, and requires them.")
+    kinds = msgspec.json.decode(stored.kinds, type=tuple[_Kind, ...])
+    leaves = msgspec.json.decode(stored.leaves, type=tuple[_OfKind, ...])
+    named, known = {leaf.kind for leaf in leaves}, set(range(len(kinds)))
+    if wrong := named - known or known - named:
+        said = "leaves are of the unknown" if wrong & named else "no leaf is of"
+        raise Corrupt(f"{where}: {said} kind {min(wrong)}; the manifest has {len(kinds)} kinds.")
+    common = [msgspec.structs.asdict(kind) for kind in kinds]
+    return tuple([LeafSpec(path=leaf.path, **common[leaf.kind]) for leaf in leaves])
 
 
 def _checked(data: bytes, where: str) -> bytes:
@@ -243,8 +323,8 @@ def without_crc(data: bytes) -> bytes:
     return b"{" + data[_PREFIX_BYTES:]
 
 
-def _parse(body: bytes, kind: type[_M], where: str) -> _M:
-    try:
+def _parse(body: bytes, where: str) -> Pending:
+    with _sound_fields(where):
         head = msgspec.json.decode(body, type=_Head)
         if head.format > FORMAT_VERSION:
             raise Unsupported(
@@ -257,7 +337,14 @@ def _parse(body: bytes, kind: type[_M], where: str) -> _M:
             raise Unsupported(
                 f"{where} needs the features {unknown}, unknown to this orbax_gds. Update it."
             )
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=Pending)
+
+
+@contextlib.contextmanager
+def _sound_fields(where: str) -> Iterator[None]:
+    """Turn what msgspec says of a manifest in the block into our error."""
+    try:
+        yield
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise Corrupt(f"{where}: a field of the manifest is wrong: {err}.") from err
 
@@ -347,7 +434,7 @@ def _check_described(stripe: StripeSpec, where: str) -> None:
         raise Corrupt(f"{where}: the entry of stripe {stripe.file!r} is malformed.")
 
 
-def _check_files(manifest: Manifest | Pending, where: str) -> None:
+def _check_files(manifest: Pending, where: str) -> None:
     stripes = manifest.stripes
     for stripe in stripes:
         if not _STRIPE_NAME.fullmatch(stripe.file):

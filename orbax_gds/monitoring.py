@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from orbax_gds.final_names import item_text
 from orbax_gds.threads import cpu_secs
 
-State = Literal["synced", "committed"]
+State = Literal["synced", "published", "committed"]
 
 
 class Stopwatch:
@@ -35,9 +36,12 @@ class Stopwatch:
         try:
             yield
         finally:
-            took = time.perf_counter() - began
-            with self._lock:
-                self.seconds[stage] = self.seconds.get(stage, 0.0) + took
+            self.add(stage, time.perf_counter() - began)
+
+    def add(self, stage: str, secs: float) -> None:
+        """Add time that was measured elsewhere to a stage."""
+        with self._lock:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + secs
 
     def unblock(self) -> None:
         """Note that training may go on; later calls change nothing."""
@@ -98,15 +102,15 @@ class ProcessReport:
         codecs: bytes in and out of each codec in use.
         driver: the path that really carried the bytes: "direct" or "buffered".
         driver_reason: why not the preferred one; None if it was.
-        plan_known: whether the structure of the tree was that of an earlier save.
+        plan_known: whether the structure of the tree was that of an earlier save or restore.
         blocking_secs: for how long training waited for us.
         blocking_cpu_secs: processor time of the whole process meanwhile.
         background_secs: for how long the save went on in the background, until it was synced.
         cpu_secs: processor time of the save's own threads in the background.
         seconds: per stage: "plan" and "snapshot" blocked training; "derive" looked for words that
             follow from others; "weigh" measured storage and codecs, where the choice was worth it;
-            "encode", "pace" (waiting for `io_rate`) and "write" are summed over threads; "sync",
-            and "commit" where this call published.
+            "encode", "pace" (waiting for `io_rate`) and "write" are summed over threads; "sync";
+            "commit", of process 0 alone, is publication.
     """
 
     process: int
@@ -135,7 +139,8 @@ class SaveReport(ProcessReport):
 
     Attributes:
         path: the item's directory as the save saw it; Orbax renames it later.
-        state: how far the save had come: "synced", or "committed" once published and synced.
+        state: how far the save had come: "synced"; "published" when the item exists, in a directory
+            that Orbax renames afterwards; or "committed" when its name is durable, too.
     """
 
     path: Path
@@ -146,8 +151,9 @@ class SaveReport(ProcessReport):
         times = " ".join(f"{stage} {took:.3f}s" for stage, took in self.seconds.items())
         shares = " ".join(f"{name} {one.bytes_out / 1e6:.1f}" for name, one in self.codecs.items())
         reason = f" ({self.driver_reason})" if self.driver_reason else ""
+        process = f" (process {self.process})" if self.process else ""
         return (
-            f"{self.state} {self.path.name}: {self.n_leaves} leaves, "
+            f"{self.state} {item_text(self.path)}{process}: {self.n_leaves} leaves, "
             f"plan {'known' if self.plan_known else 'new'}, {self.bytes_in / 1e6:.1f} MB "
             f"in, {self.bytes_derived / 1e6:.1f} MB derived, {self.bytes_out / 1e6:.1f} MB out "
             f"(MB by codec: {shares or 'none'}); coding {self.coding} ({self.coding_reason}); "

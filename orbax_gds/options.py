@@ -54,10 +54,12 @@ class Options:
     Attributes:
         codec: "auto" codes each chunk by its content: the smallest of what it tries, as long as
             coding keeps up with the storage; on faster storage a save falls back to "fast" or
-            "off". From 32 MiB a process on, or 1 MiB of words for zstd, that is measured: coding by
-            a sample, storage by the handler's last save or, before its first one, by writing up
-            to 1/32 of the state, at most 16 MiB. Smaller saves, and chunks below 64 KiB, are
-            coded without a look.
+            "off". From 32 MiB a process on, that is measured: coding by a sample, storage by the
+            handler's last save or, before a first one of 256 MiB or more, by writing up to 1/32 of
+            the state, at most 16 MiB. Smaller saves, and chunks below 64 KiB, are coded without a
+            look, but for words for zstd where there is 1 MiB of them. In memory (tmpfs, ramfs, or
+            storage that the handler's last save did not wait for) zstd is not used, and a save of
+            less than 64 MiB of floats is raw.
             "fast" only tries what is nearly as fast as copying. "max" tries everything, for
             archives. "off" stores the words as they are.
         driver: "auto" writes directly to the device where the file system allows and through the

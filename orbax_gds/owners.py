@@ -1,18 +1,18 @@
 """Which process stores a box that several hold: worked out alike by all, without talking."""
 
-import dataclasses
 import heapq
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
+
+import msgspec
 
 from orbax_gds.plan import Indices, ShardBox
 
 __all__ = ["Replicated", "owners"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Replicated:
+class Replicated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A box of a leaf, on devices of several processes.
 
     Attributes:

@@ -1,8 +1,9 @@
 """What wanted boxes are made of: stored words of their own leaf, or of sources of derived ones."""
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
 
 from orbax_gds.derived import DerivedBoxes, DerivedShard, Rule
 from orbax_gds.plan import Indices, ShardBox
@@ -10,8 +11,7 @@ from orbax_gds.plan import Indices, ShardBox
 __all__ = ["Part", "parts_of"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Stored words that a want is made of.
 
     Attributes:

@@ -29,12 +29,14 @@ class PendingStripe(msgspec.Struct, frozen=True, kw_only=True):
         uuid: of the stripe.
         digest: of what all processes must agree on.
         coding: what `Options.codec` came to.
+        writer: which version of this package the process runs.
     """
 
     process: int
     uuid: str
     digest: str
     coding: str
+    writer: str = ""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,13 @@ def agreed(directory: FilePath, sealed: Iterable[tuple[str, str]]) -> list[Pendi
     first = said[0]
     differing = [each.process for each in said if each.digest != first.digest]
     if differing:
+        others = [each for each in said if each.writer != first.writer]
+        if others:
+            raise CommitError(
+                f"{directory} is not published: {processes_text(each.process for each in others)} "
+                f"saved by another version than process {first.process}: {others[0].writer}, not "
+                f"{first.writer}. All processes must run the same version of orbax_gds."
+            )
         raise CommitError(
             f"The tree that {processes_text(differing)} saved into {directory} differs from that "
             f"of process {first.process} in a path, or in shape, dtype or sharding of a jax array; "

@@ -2,12 +2,16 @@
 
 Nothing here touches words, files or jax. A *segment* is a contiguous piece of one buffer that
 makes up part of a chunk; a *run* is a row of chunks that one native call codes into one buffer.
+
+What there is one of for every leaf is a msgspec.Struct: it is made in a tenth of the time that a
+frozen dataclass takes (measured: 0.13 and 1.9 µs).
 """
 
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 
 from orbax_gds.dtypes import Dtype, dtype_by_id
@@ -21,8 +25,7 @@ MIN_MATRIX_SIDE = 16  # chosen: an offset is a byte and must serve several words
 Indices = tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ShardBox:
+class ShardBox(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A box of a leaf, in elements."""
 
     leaf: int
@@ -35,8 +38,7 @@ class ShardBox:
         return math.prod(self.extent)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class StoredShard:
+class StoredShard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A shard and the chunks that hold it: one record of the layout. FORMAT §4.2."""
 
     leaf: int
@@ -239,6 +241,8 @@ def windows(plan: Plan, sizes: Sequence[int], most_bytes: int) -> list[Window]:
     Returns:
         At least one window; every run is in one, every shard with a size taken and left once.
     """
+    if not any(sizes):
+        return [Window(runs=range(len(plan.runs)), taken=(), left=())]
     needed = [_needed(run, sizes) for run in plan.runs]
     last_run = {shard: number for number, shards in enumerate(needed) for shard in shards}
     found: list[Window] = []

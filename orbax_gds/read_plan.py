@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from orbax_gds.derived import Rule
@@ -31,8 +32,7 @@ _SHORT_BYTES = 256  # chosen: NumPy copies rows below it: a segment takes more m
 MANY_ROWS = 256  # chosen: but only where there are more of them
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Overlap:
+class Overlap(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A part of a want meets a stored shard."""
 
     part: int

@@ -40,9 +40,10 @@ from orbax_gds.commit import (
 )
 from orbax_gds.derived import FEATURE
 from orbax_gds.deriving import find_derived
-from orbax_gds.drivers import Driver, open_driver
+from orbax_gds.drivers import Driver, memory_file_system, open_driver
 from orbax_gds.dtypes import CONTAINER_BYTES
 from orbax_gds.errors import Exists, IoError
+from orbax_gds.final_names import item_text
 from orbax_gds.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -61,6 +62,8 @@ from orbax_gds.staging import BufferPool
 from orbax_gds.stripe_writer import StripeWriter
 
 logger = logging.getLogger(__name__)
+
+_WRITER = f"orbax_gds {__version__}"
 
 # Measured: where words and frame lie alike on their pages, as a sample's would and a save's hardly
 # ever do, copying takes three times as long.
@@ -105,12 +108,24 @@ def save(
     prepared = prepare(tree, options=options, custom_metadata=custom_metadata)
     parents = make_directory(directory)
     report = prepared.write(directory)
-    seconds = report.seconds | {"commit": commit(directory, parents)}
-    return dataclasses.replace(report, state="committed", seconds=seconds)
+    done = commit(directory, parents, report=report)
+    return done or dataclasses.replace(report, state="committed")
 
 
-def commit(directory: FilePath, parents: Sequence[FilePath] = ()) -> float:
-    """Publish an item, sync these directories above it, and return the seconds that took.
+def commit(
+    directory: FilePath, parents: Sequence[FilePath] = (), *, report: SaveReport | None = None
+) -> SaveReport | None:
+    """Publish an item, sync these directories above it, and log the save.
+
+    Args:
+        directory: of the item.
+        parents: directories above it with new entries; of a save under Orbax, which renames the
+            item afterwards, none.
+        report: that `write` returned on process 0; None takes what it left in the item.
+
+    Returns:
+        The report with the seconds that this took; None if there is none, or the item was
+        published before.
 
     Raises:
         CommitError, IoError: as `publish`.
@@ -119,10 +134,15 @@ def commit(directory: FilePath, parents: Sequence[FilePath] = ()) -> float:
     published = publish(directory)
     for parent in parents:
         sync_directory(parent)
+    if not published:
+        return None
     took = began.secs
-    if published:
-        events.emit_commit(took)
-    return took
+    state = "committed" if parents else "published"
+    done = kept_reports.complete(directory, state, took, report)
+    line = done.line() if done else f"{state} {item_text(directory)}, whose report is lost"
+    logger.info("%s", line)
+    events.emit_commit(took)
+    return done
 
 
 def _refuse_published(directory: FilePath) -> None:
@@ -275,6 +295,8 @@ class Prepared:
     ) -> SaveReport:
         """Write and seal this process's stripe; on process 0, leave what publication needs.
 
+        Process 0 logs its part when the item is published, by `commit`; the others do here.
+
         Args:
             directory: the item's directory, which exists.
             pool: buffers from `make_pool`, kept for many saves; None makes them for this one.
@@ -326,7 +348,8 @@ class Prepared:
             cpu_secs=began.cpu_secs,
             seconds=dict(self.watch.seconds),
         )
-        logger.info("%s", report.line())
+        if self.process != 0:
+            logger.info("%s", report.line())
         events.emit_save(report)
         return report
 
@@ -377,15 +400,18 @@ class Prepared:
             uuid=uuid.hex(),
             digest=self.planned.digest,
             coding=self.coding.codec,
+            writer=_WRITER,
         )
 
     def _manifest(self) -> Pending:
+        listed = self.planned.leaf_list
         resolved = {"coding": self.coding.codec, "zstd_level": self.coding.zstd_level}
         return Pending(
             format=FORMAT_VERSION,
-            requires=(FEATURE,) if self._n_derived else (),
-            writer=f"orbax_gds {__version__}",
-            leaves=self.planned.leaves_json,
+            requires=(*listed.requires, FEATURE) if self._n_derived else listed.requires,
+            writer=_WRITER,
+            leaves=listed.leaves,
+            kinds=listed.kinds,
             shardings=msgspec.Raw(msgspec.json.encode(self.planned.shardings)),
             stripes=tuple(_undescribed(process) for process in range(jax.process_count())),
             sidecars={},
@@ -403,12 +429,16 @@ class Prepared:
     ) -> weighing.Coding:
         """Choose the coding, by measuring where the state is large enough for it to matter."""
         codec = self.options.codec
-        in_memory = dataclasses.replace(self.plan, runs=tuple(next(self.each_window())))
-        if not weighing.pays(codec, in_memory):
-            return weighing.as_asked(codec)
+        state_bytes = sum(run.n_bytes for run in self.plan.runs)
+        storage = known.recall(key, state_bytes)
+        on_memory = memory_file_system(path.parent) is not None
+        on_memory = on_memory or (storage is not None and not storage.waits)
+        is_known = storage is not None
+        coding = weighing.unweighed(codec, self.plan, is_known=is_known, on_memory=on_memory)
+        if coding is not None:
+            return coding
+        first_runs = dataclasses.replace(self.plan, runs=tuple(next(self.each_window())))
         with self.watch.time("weigh"), pool.acquire() as buffer:
-            state_bytes = sum(run.n_bytes for run in self.plan.runs)
-            storage = known.recall(key, state_bytes)
             if storage is None:
                 try:
                     storage = probe(
@@ -426,34 +456,29 @@ class Prepared:
             record = np.empty((1, stripes.RECORD_BYTES), np.uint8)
             out = buffer.memory[_UNLIKE_PAGES:]
             return weighing.weigh(
-                in_memory,
+                first_runs,
                 storage=storage,
                 n_workers=min(self.options.n_workers, os.cpu_count() or 1),
-                encode=lambda run, coding: self._encode(run, out, record, coding, _FRAME_BYTES),
+                encode=lambda run, coding: self._encode(run, out, record, coding),
                 times=known.clocks.times,
             )
 
-    def encode(self, run: Run, out: np.ndarray, records: np.ndarray) -> int:
-        """Code a run into `out` with one native call; return the bytes it took."""
-        return self._encode(run, out, records, self.coding, stripes.PAGE_BYTES)
+    def words_of(self, run: Run) -> Sequence[np.ndarray]:
+        """Return the buffers that the segments of a run name, in host memory."""
+        return self._snapshot.words[run.first_buffer : run.end_buffer]
 
     def _encode(
-        self,
-        run: Run,
-        out: np.ndarray,
-        records: np.ndarray,
-        coding: weighing.Coding,
-        align_bytes: int,
+        self, run: Run, out: np.ndarray, record: np.ndarray, coding: weighing.Coding
     ) -> int:
         return _native.encode_run(
-            self._snapshot.words[run.first_buffer : run.end_buffer],
+            self.words_of(run),
             run.segments,
             run.chunks,
             out,
-            records,
+            record,
             codec=coding.codec,
             zstd_level=coding.zstd_level,
-            align_bytes=align_bytes,
+            align_bytes=_FRAME_BYTES,
         )
 
 

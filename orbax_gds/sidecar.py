@@ -14,6 +14,7 @@ from orbax_gds.manifest import Key, LeafSpec, Path
 
 NAME = "_METADATA"
 
+_SHORT = (",", ":")  # between what JSON lists; spaces take a tenth of the file
 _SEQUENCE, _DICT = 1, 2  # Orbax's KeyType
 _EMPTY_TYPES = {"None": "None", "dict": "Dict", "list": "List", "tuple": "Tuple", "node": "None"}
 _STORED_TYPES = {
@@ -40,7 +41,7 @@ def encode_tree(leaves: Sequence[LeafSpec]) -> str:
             "key_metadata": [{"key": name, "key_type": kind} for name, kind in keys],
             "value_metadata": {"value_type": _value_type(leaf), "skip_deserialize": True},
         }
-    return json.dumps(entries)
+    return json.dumps(entries, separators=_SHORT)
 
 
 def encode(tree: str, custom_metadata: Any) -> bytes:
@@ -63,7 +64,8 @@ def encode(tree: str, custom_metadata: Any) -> bytes:
         "custom_metadata": custom_metadata,
     }
     try:
-        return f'{{"tree_metadata": {tree}, {json.dumps(rest)[1:]}'.encode("ascii")
+        rest_json = json.dumps(rest, separators=_SHORT)
+        return f'{{"tree_metadata":{tree},{rest_json[1:]}'.encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise Unsupported(
             f"custom_metadata cannot be written as JSON: {error}. "

@@ -8,10 +8,12 @@ import dataclasses
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from operator import itemgetter, methodcaller
+from itertools import filterfalse
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
@@ -27,6 +29,10 @@ __all__ = ["Picks", "Snapshot", "picker", "pinned_copies"]
 
 _ABSENT = np.empty(0, np.uint8)
 _ADDRESS = methodcaller("unsafe_buffer_pointer")
+_IS_DELETED = methodcaller("is_deleted")
+_LAYOUT = attrgetter("format.layout")
+_LAYOUT_AT_ONCE = attrgetter("_pjrt_layout")  # what `format` is made of, in a fifth of the time
+_MATRIX_BELOW_BYTES = 16 << 10  # measured: above it a copy takes as long as a view
 
 
 class Picks:
@@ -42,7 +48,8 @@ class Picks:
     def __init__(self, flat: Flat, shards: Sequence[ShardBox]) -> None:
         self._n_shards = len(shards)
         self._picks: list[_Pick] = []
-        small: list[_Small] = []
+        vectors: list[_Small] = []
+        matrices: list[_Small] = []
         layouts: dict[Hashable, _Layout] = {}
         loads: dict[Device, int] = defaultdict(int)  # bytes that are taken from each
         for number, shard in enumerate(shards):
@@ -54,8 +61,9 @@ class Picks:
             key = layout_key(spec, value)
             layout = layouts.get(key) or layouts.setdefault(key, _layout(value))
             n_bytes = dtype_by_name(spec.dtype or "").element_bytes * shard.n_elements
-            if layout.is_near and _is_small_vector(spec):
-                small.append(_Small(number=number, leaf=shard.leaf, n_bytes=n_bytes))
+            if layout.is_near and _is_small(spec, n_bytes):
+                kind = matrices if len(shard.extent) > 1 else vectors
+                kind.append(_Small(number=number, leaf=shard.leaf, n_bytes=n_bytes))
                 continue
             place = None
             if layout.places is not None:
@@ -70,7 +78,9 @@ class Picks:
                     n_bytes=n_bytes,
                 )
             )
-        self._gather = _Gather(small, flat.specs) if small else None
+        self._vectors = _Gather(vectors, flat.specs) if vectors else None
+        self._matrices = _Gather(matrices, flat.specs) if matrices else None
+        self._matrices_apart = [_Pick(number=each.number, leaf=each.leaf) for each in matrices]
 
     def far_bytes(self) -> list[int]:
         """Return what the copy of each shard takes in host memory; 0 for those that lie there."""
@@ -82,7 +92,7 @@ class Picks:
     def take(self, values: Sequence[Any], *, far: Sequence[int] | None = None) -> list[Any]:
         """Take the words, so that the tree may be changed or donated afterwards.
 
-        NumPy arrays are copied, and small vectors in host memory. Of other jax arrays in host
+        NumPy arrays are copied, and small arrays in host memory. Of other jax arrays in host
         memory a view is held: jax then copies instead of donating in place, so that the words
         stay. From accelerators all shards are copied to pinned host memory at once.
 
@@ -101,8 +111,13 @@ class Picks:
         wanted = None if far is None else set(far)
         picks = [p for p in self._picks if wanted is None or not p.is_far or p.number in wanted]
         self._put(words, picks, values)
-        if self._gather is not None:
-            self._gather.into(words, values)
+        if self._vectors is not None:
+            self._vectors.into(words, values)
+        if self._matrices is not None:
+            if self._matrices.are_in_c_order(values):
+                self._matrices.into(words, values)
+            else:
+                self._put(words, self._matrices_apart, values)
         return words
 
     def take_more(self, words: list[Any], values: Sequence[Any], far: Sequence[int]) -> None:
@@ -165,8 +180,7 @@ class Snapshot:
         self.staged.set()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Pick:
+class _Pick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How one shard is taken.
 
     Attributes:
@@ -186,8 +200,7 @@ class _Pick:
     is_copied: bool = False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Small:
+class _Small(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A whole leaf in host memory that is cheaper to copy than to refer to."""
 
     number: int
@@ -209,6 +222,19 @@ class _Gather:
             (each.number, end - each.n_bytes, end) for each, end in zip(small, ends, strict=True)
         ]
         self._n_bytes = ends[-1]
+
+    def are_in_c_order(self, values: Sequence[Any]) -> bool:
+        """Whether the words of all these arrays lie in C order, as of a vector they always do.
+
+        Raises:
+            Unsupported: another thread donated an array meanwhile.
+        """
+        arrays = self._pick(values)
+        layouts = _layouts(arrays)
+        if len(layouts) != len(arrays):
+            self._refuse_deleted(arrays, None)
+        by_layout = {layout: at for at, layout in enumerate(layouts)}
+        return all(_is_in_c_order(arrays[at]) for at in by_layout.values())
 
     def into(self, words: list[Any], values: Sequence[Any]) -> None:
         """Put copies of the leaves' words among the words of the shards.
@@ -238,7 +264,7 @@ class _Gather:
             self._refuse_deleted(arrays, error)
             raise
 
-    def _refuse_deleted(self, arrays: Sequence[jax.Array], error: Exception) -> None:
+    def _refuse_deleted(self, arrays: Sequence[jax.Array], error: Exception | None) -> None:
         for leaf, array in zip(self._leaves, arrays, strict=True):
             if array.is_deleted():
                 raise Unsupported(
@@ -254,16 +280,33 @@ def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]
     return lambda values: [values[at] for at in positions]
 
 
-def _is_small_vector(spec: LeafSpec) -> bool:
-    """Whether a leaf's words lie one after another for sure, and are few.
+def _is_small(spec: LeafSpec, n_bytes: int) -> bool:
+    """Whether copying a leaf's words costs less than a view of them.
 
-    An array of more dimensions may have another layout, and to ask jax for it takes as long as a
-    view; words of less than 8 bits may be packed.
+    Words of less than 8 bits may be packed. Of a matrix jax must be asked for the layout, too.
     """
-    dtype, shape = dtype_by_name(spec.dtype or ""), spec.shape or ()
-    if spec.prng is not None or len(shape) > 1 or dtype.bits % 8 != 0:
+    if spec.prng is not None or dtype_by_name(spec.dtype or "").bits % 8 != 0:
         return False
-    return (shape[0] if shape else 1) * dtype.element_bytes < POOL_BELOW_BYTES
+    is_matrix = len(spec.shape or ()) > 1
+    return n_bytes < (_MATRIX_BELOW_BYTES if is_matrix else POOL_BELOW_BYTES)
+
+
+def _layouts(arrays: Sequence[jax.Array]) -> list[Any]:
+    """Return what is equal for arrays of one layout, of all that are not deleted.
+
+    To ask a deleted array crashes jax (0.10), so no other thread may run between the two questions:
+    all is one call into C.
+    """
+    try:
+        return list(map(_LAYOUT_AT_ONCE, filterfalse(_IS_DELETED, arrays)))
+    except AttributeError:  # no part of jax's public interface
+        return list(map(_LAYOUT, filterfalse(_IS_DELETED, arrays)))
+
+
+def _is_in_c_order(array: Any) -> bool:
+    layout = array.format.layout
+    order = tuple(range(array.ndim))
+    return layout is not None and not layout.tiling and layout.major_to_minor == order
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -316,7 +359,11 @@ def _piece(value: jax.Array, place: tuple[int, Device]) -> jax.Array:
     """Return one piece of an array: fetching those of all replicas would cost as much for each."""
     number, device = place
     piece = value.addressable_data(number)
-    assert device in piece.devices(), "equal shardings number their devices differently"
+    if device not in piece.devices():
+        raise Unsupported(
+            f"Piece {number} of an array lies on {piece.devices()}, not on {device} as in an array "
+            f"of an equal sharding before: {value.sharding}. Reshard it, or take a new handler."
+        )
     return piece
 
 

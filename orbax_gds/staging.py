@@ -1,12 +1,17 @@
-"""Host memory for a save or restore: aligned, already faulted in, bounded and used again.
+"""Host memory for a save or restore: aligned, in huge pages, bounded and used again.
 
 The first touch of fresh memory costs as much processor time as writing it out, so buffers live as
 long as whoever saves, and waiting for a free one is what bounds the memory of a save.
+
+Large memory lies in huge pages where the kernel has them. Its first touch then costs a fifth, and
+a direct read or write is one long row of memory to the device, instead of pages of 4 KiB from all
+over: a virtual disk that reads 0.7 GB/s into these reads 2.6 GB/s into huge ones.
 """
 
+import contextlib
 import mmap
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
@@ -18,8 +23,8 @@ from orbax_gds.errors import CommitError
 __all__ = ["Buffer", "BufferPool", "aligned_empty", "aligned_pieces"]
 
 _PAGE_BYTES = 4096  # chosen: the largest alignment that direct I/O asks for
-_SHARE_BELOW_BYTES = 64 << 10  # chosen: an allocation of this costs little beside its first touch
-_SHARED_BYTES = 1 << 20  # chosen: what a single small array that is kept may keep alive
+_HUGE_BYTES = 2 << 20  # required: a huge page; where they are larger, asking has no effect
+_SHARED_BYTES = 8 << 20  # chosen: mostly huge pages; a small array that is kept keeps it alive
 
 
 def aligned_empty(n_bytes: int, alignment: int = _PAGE_BYTES) -> np.ndarray:
@@ -36,16 +41,36 @@ def aligned_empty(n_bytes: int, alignment: int = _PAGE_BYTES) -> np.ndarray:
         >>> aligned_empty(100, 64).ctypes.data % 64
         0
     """
+    if n_bytes >= _HUGE_BYTES >= alignment:
+        return _huge_empty(n_bytes)
     raw = np.empty(n_bytes + alignment, np.uint8)
     start = -raw.ctypes.data % alignment
+    return raw[start : start + n_bytes]
+
+
+def _huge_empty(n_bytes: int) -> np.ndarray:
+    """Return memory that begins with a huge page; its end, a part of one, lies in small pages.
+
+    NumPy would ask for the end and the unused begin, too, which then become resident.
+    """
+    try:
+        block = mmap.mmap(-1, n_bytes + _HUGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as err:
+        raise MemoryError(f"Cannot allocate {n_bytes} bytes: {err.strerror}.") from err
+    raw = np.frombuffer(block, np.uint8)
+    start = -raw.ctypes.data % _HUGE_BYTES
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            block.madvise(mmap.MADV_HUGEPAGE, start, n_bytes // _HUGE_BYTES * _HUGE_BYTES)
     return raw[start : start + n_bytes]
 
 
 def aligned_pieces(sizes: Iterable[int], alignment: int) -> list[np.ndarray]:
     """Return uninitialised memory of many lengths; short pieces share allocations.
 
-    For 20,000 pieces of 1 KiB that takes a fifth of the time of an allocation each. A shared one
-    lives as long as any piece of it, so it is not much longer than a piece may be.
+    So they too lie in huge pages, and 20,000 pieces of 1 KiB take a fifth of the time of an
+    allocation each. A shared one lives as long as any piece of it, so it is not much longer than
+    a piece may be.
 
     Args:
         sizes: lengths.
@@ -54,16 +79,28 @@ def aligned_pieces(sizes: Iterable[int], alignment: int) -> list[np.ndarray]:
     Returns:
         uint8[n], C-contiguous, for every length; no two overlap.
     """
-    pieces: list[np.ndarray] = []
-    block, at = np.empty(0, np.uint8), 0
-    for n_bytes in sizes:
-        if n_bytes >= _SHARE_BELOW_BYTES:
-            pieces.append(aligned_empty(n_bytes, alignment))
+    lengths = list(sizes)
+    padded = [-(-n // alignment) * alignment for n in lengths]
+    pieces = [np.empty(0, np.uint8)] * len(lengths)
+
+    def place(numbers: Sequence[int]) -> None:
+        block, at = aligned_empty(sum(padded[i] for i in numbers), alignment), 0
+        for i in numbers:
+            pieces[i] = block[at : at + lengths[i]]
+            at += padded[i]
+
+    shared: list[int] = []
+    n_shared = 0
+    for i, n_bytes in enumerate(padded):
+        if n_bytes >= _HUGE_BYTES:
+            place([i])
             continue
-        if at + n_bytes > len(block):
-            block, at = aligned_empty(_SHARED_BYTES, alignment), 0
-        pieces.append(block[at : at + n_bytes])
-        at += -(-n_bytes // alignment) * alignment
+        shared.append(i)
+        n_shared += n_bytes
+        if n_shared >= _SHARED_BYTES:
+            place(shared)
+            shared, n_shared = [], 0
+    place(shared)
     return pieces
 
 
@@ -110,8 +147,8 @@ class BufferPool:
     def __init__(self, buffer_bytes: int, n_buffers: int) -> None:
         assert min(buffer_bytes, n_buffers) > 0, (buffer_bytes, n_buffers)
         self.buffer_bytes = -(-buffer_bytes // _PAGE_BYTES) * _PAGE_BYTES
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
-        arena = np.frombuffer(mmap.mmap(-1, self.buffer_bytes * n_buffers, flags), np.uint8)
+        arena = aligned_empty(self.buffer_bytes * n_buffers)
+        arena[::_PAGE_BYTES] = 0  # the first touch, here rather than in the threads
         rows = arena.reshape(n_buffers, self.buffer_bytes)
         self._free = [Buffer(self, row) for row in rows]
         self._changed = threading.Condition()

@@ -218,10 +218,15 @@ def encode_layout(shards: Sequence[StoredShard | DerivedShard]) -> bytes:
         by_rank.setdefault(len(shard.extent), []).append(shard)
     sections = []
     for rank in sorted(by_rank):
-        rows = [_row(shard) for shard in by_rank[rank]]
-        sections.append(_SECTION.pack(rank, len(rows)))
-        sections.append(np.array(rows, _shard_dtype(rank)).tobytes())
+        rows = by_rank[rank]
+        table = np.empty(len(rows), _shard_dtype(rank))
+        for name, column in zip(_COLUMNS, zip(*map(_row, rows), strict=True), strict=True):
+            table[name] = column
+        sections += _SECTION.pack(rank, len(rows)), table.tobytes()
     return b"".join(sections)
+
+
+_COLUMNS = _shard_dtype(0).names or ()
 
 
 def _row(s: StoredShard | DerivedShard) -> tuple[Any, ...]:
@@ -243,6 +248,21 @@ def decode_layout(data: bytes, where: str) -> list[StoredShard | DerivedShard]:
     for rank, section in _sections(data, where):
         shards.extend(_decode_section(section, rank, where))
     return shards
+
+
+def boxes_by_rank(layout: bytes, where: str) -> dict[int, tuple[np.ndarray, ...]]:
+    """Return the boxes of all shards of a layout block, but not how they are stored.
+
+    Returns:
+        By rank: number of the leaf, uint32[shards]; start and extent, uint64[shards, rank].
+
+    Raises:
+        Corrupt: a section or a shard is malformed.
+    """
+    tables = {rank: _table(section, rank, where) for rank, section in _sections(layout, where)}
+    return {
+        rank: (table["leaf"], table["start"], table["extent"]) for rank, table in tables.items()
+    }
 
 
 def has_derived(layout: bytes, where: str) -> bool:
@@ -279,13 +299,19 @@ def _sections(data: bytes, where: str) -> Iterator[tuple[int, bytes]]:
         at, last_rank = at + n_bytes, rank
 
 
-def _decode_section(data: bytes, rank: int, where: str) -> list[StoredShard | DerivedShard]:
-    table = np.frombuffer(data, _shard_dtype(rank))
+def _table(section: bytes, rank: int, where: str) -> np.ndarray:
+    """Return the rows of a section, each of which can be a shard."""
+    table = np.frombuffer(section, _shard_dtype(rank))
     malformed = _malformed(table)
     if malformed.any():
         row = table[malformed][0]
         kind = "derived shard" if row["flags"] == _DERIVED else "shard"
         raise Corrupt(f"{where}: the layout's {kind} of leaf {row['leaf']} is malformed.")
+    return table
+
+
+def _decode_section(data: bytes, rank: int, where: str) -> list[StoredShard | DerivedShard]:
+    table = _table(data, rank, where)
     scalars = (table[name].tolist() for name in ("leaf", "first_chunk", "n_chunks", "flags"))
     boxes = (map(tuple, table[name].tolist()) for name in ("start", "extent", "chunk_extent"))
     columns = zip(*scalars, table["word_offset"].tolist(), *boxes, strict=True)

@@ -1,4 +1,10 @@
-"""The threads of a save that code its chunks and write them, in order, to one stripe."""
+"""The threads of a save that code its chunks and write them, in order, to one stripe.
+
+The order, the coding and, where it can, the writing are native. Every time a thread of Python comes
+back from what runs without the GIL, it takes it from the training loop: measured on a loop in pure
+Python, 0.2 ms for the loop and 5 ms for the thread. So it comes back twice a second, not at every
+run.
+"""
 
 import threading
 import uuid
@@ -17,8 +23,11 @@ from orbax_gds.pacing import Pace
 from orbax_gds.plan import Cut, Run
 from orbax_gds.staging import BufferPool, aligned_empty
 from orbax_gds.threads import run_threads
+from orbax_gds.weighing import Coding
 
 __all__ = ["Source", "StripeWriter"]
+
+_SLICE_SECS = 0.5  # chosen: so long an interrupt waits, and another save for a buffer
 
 
 class Source(Protocol):
@@ -48,8 +57,13 @@ class Source(Protocol):
         """Yield runs whose words are in host memory."""
         ...
 
-    def encode(self, run: Run, out: np.ndarray, records: np.ndarray) -> int:
-        """Code a run into `out`; return the bytes it took."""
+    @property
+    def coding(self) -> Coding:
+        """How words are coded."""
+        ...
+
+    def words_of(self, run: Run) -> Sequence[np.ndarray]:
+        """Return the buffers that the segments of a run name, in host memory."""
         ...
 
 
@@ -57,8 +71,8 @@ class StripeWriter:
     """Writes one stripe with several threads, its bytes independent of their number.
 
     A thread takes a buffer, then the next run; codes it; waits until the runs before it have
-    their place in the file; takes its own place; writes. As a buffer is taken before a run, the
-    earliest run always has one, so that waiting ends.
+    their place in the file; takes its own place; writes; and so on with the same buffer for a
+    while. As a buffer is taken before a run, the earliest run always has one, so that waiting ends.
 
     Args:
         source: the save.
@@ -80,10 +94,9 @@ class StripeWriter:
         self.records = np.zeros(source.cut.plan.n_chunks, stripes.RECORD)
         self.uuid = uuid.uuid4().bytes
         self.file_bytes = 0
-        self._runs: Iterator[tuple[int, Run]] = iter(())
-        self._turn = threading.Condition()
-        self._placed = 0  # runs that have their place
-        self._offset = 0  # where the next run goes
+        self._offset = 0  # where the next block or run goes
+        self._lock = threading.Lock()  # of the error and of whom it stops
+        self._runs: _native.RunWriter | None = None
         self._error: BaseException | None = None
         self.meter = meter
         self._pace = pace
@@ -101,11 +114,7 @@ class StripeWriter:
         self._write_block(0, head)
         self._offset = len(head)
         for runs in self.source.each_window():
-            self._runs = enumerate(runs, self._placed)
-            n_threads = min(self.source.options.n_workers, len(runs))
-            run_threads(n_threads, self._work, self._stop)
-            if self._error is not None:
-                raise self._error
+            self._write_runs(runs)
         index = self.records.tobytes()
         footer = stripes.encode_footer(
             index_at=self._offset,
@@ -123,34 +132,72 @@ class StripeWriter:
         with self.meter.measure():
             self.file.write(offset, block)
 
-    def _work(self) -> None:
+    def _write_runs(self, runs: Sequence[Run]) -> None:
+        coding = self.source.coding
+        writer = _native.RunWriter(
+            map(self._arguments, runs),
+            offset=self._offset,
+            codec=coding.codec,
+            zstd_level=coding.zstd_level,
+            align_bytes=stripes.PAGE_BYTES,
+        )
+        with self._lock:
+            self._runs = writer
         try:
-            while self._step():
+            n_threads = min(self.source.options.n_workers, len(runs))
+            run_threads(n_threads, lambda: self._work(writer), self._stop)
+            if self._error is not None:
+                raise self._error
+        finally:
+            writer.close()  # lets go of the words, even where a traceback keeps this frame
+        self._offset = writer.offset
+        self._count(writer.secs())
+
+    def _arguments(
+        self, run: Run
+    ) -> tuple[Sequence[np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
+        first = int(run.chunks[0, 0])
+        records = self.records[first : first + len(run.chunks)]
+        return self.source.words_of(run), run.segments, run.chunks, _as_bytes(records)
+
+    def _count(self, secs: dict[str, float]) -> None:
+        self.source.watch.add("encode", secs["encode"])
+        self.source.watch.add("write", secs["write"])
+        self.meter.add(
+            busy_secs=secs["busy"],
+            thread_secs=secs["write"],
+            cpu_secs=secs["write_cpu"],
+            queued_secs=secs["write_queued"],
+        )
+
+    def _work(self, writer: _native.RunWriter) -> None:
+        try:
+            while self._step(writer):
                 pass
         except BaseException as error:  # carried to the thread that called write
             self._stop(error)
 
     def _stop(self, error: BaseException) -> None:
-        with self._turn:
+        with self._lock:
             self._error = self._error or error
-            self._turn.notify_all()
+            if self._runs is not None:
+                self._runs.stop()
         self._stopped.set()
 
-    def _step(self) -> bool:
+    def _step(self, writer: _native.RunWriter) -> bool:
+        """Write runs for a while, or one; return whether there may be more."""
+        is_paced = self.source.options.io_rate is not None
         with self.pool.acquire() as buffer:
-            with self._turn:
-                number, run = next(self._runs, (0, None))
-                if run is None or self._error is not None:
-                    return False
-            first = int(run.chunks[0, 0])
-            records = self.records[first : first + len(run.chunks)]
-            with self.source.watch.time("encode"):
-                n_bytes = self.source.encode(run, buffer.memory, _as_bytes(records))
-            offset = self._place(number, n_bytes)
-            if offset is None:
+            if self.file.descriptor is None or is_paced:
+                placed = writer.code(buffer.memory)
+            else:
+                placed = writer.write(self.file.descriptor, buffer.memory, most_secs=_SLICE_SECS)
+            if placed is None:
                 return False
-            records["offset"] += np.uint64(offset)
-            if self.source.options.io_rate is not None:
+            offset, n_bytes = placed
+            if n_bytes == 0:
+                return True
+            if is_paced:
                 with self.source.watch.time("pace"):
                     self._pace.wait(n_bytes, self._stopped)
             if self._error is not None:
@@ -158,18 +205,6 @@ class StripeWriter:
             with self.source.watch.time("write"), self.meter.measure():
                 self.file.write(offset, buffer.memory[:n_bytes])
         return True
-
-    def _place(self, number: int, n_bytes: int) -> int | None:
-        """Wait for the runs before this one and return its offset; None if one of them failed."""
-        with self._turn:
-            self._turn.wait_for(lambda: self._placed == number or self._error is not None)
-            if self._error is not None:
-                return None
-            offset = self._offset
-            self._offset += n_bytes
-            self._placed += 1
-            self._turn.notify_all()
-            return offset
 
 
 def _as_bytes(records: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
@@ -42,8 +43,7 @@ class Piece:
     extent: Indices
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Want:
+class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One leaf to restore, resolved against what is stored.
 
     Attributes:

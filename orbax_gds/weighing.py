@@ -18,9 +18,13 @@ from orbax_gds.options import Codec
 from orbax_gds.plan import Plan, Run, part_of_chunk
 
 WEIGH_ABOVE_BYTES = 32 << 20  # chosen: below, a wrong choice costs about as much as weighing
-# Chosen: the same for words without a split alone. Measured: of 8 MiB of them zstd makes a save to
-# memory four times as long.
-WEIGH_WHOLE_ABOVE_BYTES = 1 << 20
+# Measured: a probe of a disk takes 20 ms, a fifth of a save of 64 MiB.
+PROBE_ABOVE_BYTES = 256 << 20
+# Measured: below, weighing takes more than 3 % of a save to memory. Above, bfloat16 may win 20 %.
+WEIGH_ON_MEMORY_ABOVE_BYTES = 64 << 20
+# Chosen: of a state that is not weighed, so many words without a split are raw. Measured: of 8 MiB
+# zstd makes a save to memory four times as long, and a probe a first save to a disk 1.4 times.
+RAW_WHOLE_ABOVE_BYTES = 1 << 20
 
 Weighed = Literal["auto", "fast", "off"]
 Speeds = Mapping[Weighed, "Speed"]
@@ -29,9 +33,13 @@ Speeds = Mapping[Weighed, "Speed"]
 # processors with training.
 _HEADROOM = 1.1
 _PIECES = 8  # chosen: of a sample, from all over the state, as moments code slower than weights
-_SHARE = 256  # chosen: at most so small a part of a state is in the sample of words with a split
+# Chosen: at most so small a part of a state is in the sample of words with a split. Measured: a
+# save to memory of 64 MiB takes 50 ms, weighing it 0.6 ms; by twice the sample, 1.4 ms.
+_SHARE = 512
 _WHOLE_SHARE = 1024  # chosen: and of the others, as zstd takes many times as long for each
-_LEAST_PIECE_BYTES = 64 << 10  # chosen: the coding of fewer is dominated by the call
+_LEAST_CHUNK_BYTES = 64 << 10  # chosen: the coding of fewer is dominated by the call
+# Measured: by pieces of 64 KiB "auto" seems to take 1.7 times as long as it does for bfloat16.
+_LEAST_PIECE_BYTES = 128 << 10
 _MOST_PIECE_BYTES = 256 << 10  # chosen: more tell nothing new
 _TURNS = 2  # chosen: the first one also brings pages and tables into the caches
 _DOUBT = 4  # chosen: so many times as fast as the first turn of one piece all may be
@@ -114,7 +122,7 @@ def choose_coding(*, storage: Storage, split: Speeds, whole: Speeds, workers: Wo
 
     Returns:
         "auto", "fast" or "off", in this order of preference, and with "auto" zstd where it keeps
-        up as well.
+        up as well with storage that waits.
     """
 
     codec: Weighed = "off"
@@ -122,7 +130,8 @@ def choose_coding(*, storage: Storage, split: Speeds, whole: Speeds, workers: Wo
         codec = "auto"
     elif "fast" in split and _keeps_up(split, "fast", storage, workers):
         codec = "fast"
-    zstd = codec == "auto" and (not whole or _keeps_up(whole, "auto", storage, workers))
+    zstd = codec == "auto" and storage.waits
+    zstd = zstd and (not whole or _keeps_up(whole, "auto", storage, workers))
     if not split and not zstd:
         codec = "off"
     measured = [f"{name} {speed}" for name, speed in split.items()]
@@ -149,18 +158,37 @@ def _keeps_up(
     return saving_rate(held_back, storage, workers) >= raw
 
 
-def pays(codec: Codec, plan: Plan) -> bool:
-    """Return whether a save is worth weighing: only "auto" leaves a choice, and only time tells."""
+def unweighed(codec: Codec, plan: Plan, *, is_known: bool, on_memory: bool) -> Coding | None:
+    """Return the coding of a save that is not worth weighing; None where only time tells.
+
+    On memory a small state can win less by coding than weighing it takes, and zstd never wins; nor
+    does it where weighing it for a small state takes longer than writing.
+
+    Args:
+        codec: that was asked for; only "auto" leaves a choice.
+        plan: of the save.
+        is_known: whether a save before measured the storage, so that no probe is needed.
+        on_memory: whether it is known that writing waits for no device.
+    """
     if codec != "auto":
-        return False
-    if sum(run.n_bytes for run in plan.runs) >= WEIGH_ABOVE_BYTES:
-        return True
+        return as_asked(codec)
+    n_bytes = sum(run.n_bytes for run in plan.runs)
+    least_bytes = WEIGH_ABOVE_BYTES if is_known else PROBE_ABOVE_BYTES
+    if n_bytes >= least_bytes and not on_memory:
+        return None
     whole_bytes = 0
     for run in plan.runs:
         dtypes = run.chunks[:, 2]
-        n_bytes = run.chunks[:, 1] * CONTAINER_BYTES[dtypes]
-        whole_bytes += int(n_bytes[~_HAS_SPLIT[dtypes]].sum())
-    return whole_bytes >= WEIGH_WHOLE_ABOVE_BYTES
+        whole_bytes += int((run.chunks[:, 1] * CONTAINER_BYTES[dtypes])[~_HAS_SPLIT[dtypes]].sum())
+    if on_memory and n_bytes - whole_bytes < WEIGH_ON_MEMORY_ABOVE_BYTES:
+        reason = "not weighed: storage is memory, and too little could be won"
+        return Coding(codec="off", zstd_level=0, reason=reason)
+    if on_memory:
+        return None
+    if whole_bytes >= RAW_WHOLE_ABOVE_BYTES:
+        reason = "not weighed: zstd may be too slow, and measuring that takes as long"
+        return Coding(codec=codec, zstd_level=0, reason=reason)
+    return as_asked(codec)
 
 
 def weigh(
@@ -174,7 +202,7 @@ def weigh(
     """Time codings on a sample of the plan and choose one.
 
     What cannot be chosen any more is not timed: "fast" where "auto" keeps up, zstd where "auto"
-    does not or where one piece took it far too long.
+    does not, where no device is waited for, or where one piece took it far too long.
 
     Args:
         plan: of the save.
@@ -191,17 +219,19 @@ def weigh(
         share = max(cpu, _LEAST_SECS) / max(cpu + queued, _LEAST_SECS)
         return Workers(count=n_workers, share=share)
 
-    def speeds(runs: Sequence[Run], *codecs: Weighed, n_turns: int = _TURNS) -> Speeds:
+    def speeds(
+        runs: Sequence[Run], *codecs: Weighed, n_turns: int = _TURNS
+    ) -> dict[Weighed, Speed]:
         return measure_speeds(runs, codecs, encode, lambda: times().cpu, n_turns)
 
     runs = sample(plan, split=True)
     split = speeds(runs, "off", "auto")
     found = workers()
     if split and not _keeps_up(split, "auto", storage, found):
-        split = speeds(runs, "off", "fast", "auto")
+        split |= speeds(runs, "off", "fast")
         found = workers()
     whole: Speeds = {}
-    if not split or _keeps_up(split, "auto", storage, found):
+    if storage.waits and (not split or _keeps_up(split, "auto", storage, found)):
         runs = sample(plan, split=False)
         whole = speeds(runs[:1], "off", "auto", n_turns=1)
         if whole and _keeps_up(whole, "auto", storage, workers(), headroom=1 / _DOUBT):
@@ -215,8 +245,8 @@ def sample(plan: Plan, *, split: bool) -> list[Run]:
     """Return a few pieces of chunks from all over a plan, each as a run of its own.
 
     They lie at equal distances in bytes, so that each leaf and dtype has a share as in the plan.
-    Together they are at most 1/256 of its words, or 1/1024 where those without a split are
-    sampled, but always one piece of 64 KiB.
+    Together they are at most 1/512 of its words, or 1/1024 where those without a split are
+    sampled, but always one piece of up to 128 KiB, or 64 KiB.
 
     Args:
         plan: of the save.
@@ -229,12 +259,14 @@ def sample(plan: Plan, *, split: bool) -> list[Run]:
         return []
     chunks = np.concatenate([run.chunks for run in plan.runs])
     sizes = chunks[:, 1] * CONTAINER_BYTES[chunks[:, 2]]
-    fitting = np.flatnonzero((_HAS_SPLIT[chunks[:, 2]] == split) & (sizes >= _LEAST_PIECE_BYTES))
+    is_fit = (_HAS_SPLIT[chunks[:, 2]] == split) & (sizes >= _LEAST_CHUNK_BYTES)
+    fitting = np.flatnonzero(is_fit)
     ends = np.cumsum(sizes[fitting])
     run_ends = np.cumsum([len(run.chunks) for run in plan.runs])
     sample_bytes = sum(run.n_bytes for run in plan.runs) // (_SHARE if split else _WHOLE_SHARE)
-    sample_bytes = max(_LEAST_PIECE_BYTES, sample_bytes)
-    n_pieces = min(_PIECES, sample_bytes // _LEAST_PIECE_BYTES) if len(fitting) else 0
+    least_bytes = _LEAST_PIECE_BYTES if split else _LEAST_CHUNK_BYTES
+    sample_bytes = max(least_bytes, sample_bytes)
+    n_pieces = min(_PIECES, sample_bytes // least_bytes) if len(fitting) else 0
     piece_bytes = min(_MOST_PIECE_BYTES, sample_bytes // max(1, n_pieces))
     pieces: list[Run] = []
     for i in range(n_pieces):
@@ -263,7 +295,7 @@ def measure_speeds(
     encode: Callable[[Run, Coding], int],
     clock: Callable[[], float] = time.thread_time,
     n_turns: int = _TURNS,
-) -> Speeds:
+) -> dict[Weighed, Speed]:
     """Time the coding of a sample by each codec, in turns, so that all find the same caches.
 
     Args:

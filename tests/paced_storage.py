@@ -29,9 +29,10 @@ class Clock:
 class PacedDriver(MemoryDriver):
     """A driver that makes its writers wait, on a clock that only it moves."""
 
-    def __init__(self, bytes_per_sec: float, clock: Clock) -> None:
+    def __init__(self, bytes_per_sec: float, clock: Clock, cpu_secs_per_byte: float = 0.0) -> None:
         super().__init__()
         self.bytes_per_sec, self.clock = bytes_per_sec, clock
+        self.cpu_secs_per_byte = cpu_secs_per_byte
         self.n_probes = 0
         self.written: list[tuple[int, int]] = []
 
@@ -50,7 +51,10 @@ class PacedFile(File):
 
     def write(self, offset, data) -> None:
         n_bytes = memoryview(data).nbytes
-        self.driver.clock.spend(waited=n_bytes / self.driver.bytes_per_sec)
+        self.driver.clock.spend(
+            cpu=n_bytes * self.driver.cpu_secs_per_byte,
+            waited=n_bytes / self.driver.bytes_per_sec,
+        )
         self.driver.wrote(offset, n_bytes)
         self.inner.write(offset, data)
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 SHAPE = (24, 48)
+WIDE = (1536, 512)  # 3 MiB, and half of it more than all the rest but `copies`
 DEADLINE_SECS = 3
 
 
@@ -40,6 +41,7 @@ def run_job(name, directory, n_processes, *, n_devices=1, ends=None, seconds=60)
         subprocess.Popen(
             [sys.executable, __file__, name, directory, f"localhost:{port}", *map(str, (n, each))],
             env=environment,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -49,7 +51,7 @@ def run_job(name, directory, n_processes, *, n_devices=1, ends=None, seconds=60)
     said: list = []
     try:
         end = time.monotonic() + seconds
-        for number, process in enumerate(job):
+        for number, process in reversed(list(enumerate(job))):
             text, _ = process.communicate(timeout=max(1, end - time.monotonic()))
             expected = (ends or {}).get(number, 0)
             assert expected is None or process.returncode == expected, f"process {number}:\n{text}"
@@ -58,7 +60,7 @@ def run_job(name, directory, n_processes, *, n_devices=1, ends=None, seconds=60)
         for process in job:
             process.kill()
             process.wait()
-    return said
+    return said[::-1]
 
 
 def values(seed=0) -> dict:
@@ -72,6 +74,7 @@ def values(seed=0) -> dict:
         "spread": words(SHAPE).astype(np.float32),
         "turned": words(SHAPE).astype(ml_dtypes.bfloat16),
         "partly": words(SHAPE).astype(np.float32),
+        "wide": words(WIDE).astype(np.float32),
         "copies": [words(30_000).astype(np.float32) for _ in range(12)],
         "key": rng.integers(0, 2**32, (3, 2), np.uint32),
         "host": words(7),
@@ -85,6 +88,7 @@ def specs() -> dict:
         "spread": ("x", None),
         "turned": (None, ("y", "x")),
         "partly": ("y",),
+        "wide": (("x", "y"),),
         "copies": [()] * 12,
         "key": (),
         "host": None,
@@ -133,30 +137,36 @@ def assert_restored(got, seed=0) -> None:
             assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-def manager(directory, **options):
+def manager(directory, barrier=None):
     import orbax.checkpoint as ocp
 
     from orbax_gds import handler
 
-    deadline = ocp.AsyncOptions(timeout_secs=DEADLINE_SECS)
+    deadline = ocp.AsyncOptions(timeout_secs=DEADLINE_SECS, barrier_sync_fn=barrier)
     return ocp.CheckpointManager(
         directory,
-        options=ocp.CheckpointManagerOptions(async_options=deadline, **options),
+        options=ocp.CheckpointManagerOptions(async_options=deadline),
         handler_registry=handler.handler_registry(),
     )
 
 
 def save_and_restore(directory) -> dict:
     """Save two steps and restore the first; return what this process has read for that."""
+    import jax
     import orbax.checkpoint as ocp
 
+    read = []
+    jax.monitoring.register_scalar_listener(
+        lambda event, value, **_: read.append(value) if event.endswith("/bytes_read") else None
+    )
     with manager(directory) as steps:
         for step in range(2):
             steps.save(step, args=ocp.args.StandardSave(tree_of(step)))
         steps.wait_until_finished()
         assert steps.all_steps() == [0, 1]
         assert_restored(steps.restore(0, args=ocp.args.StandardRestore(tree_of())))
-    return {}
+    (n_bytes,) = read
+    return {"bytes_read": n_bytes}
 
 
 def restore(directory) -> dict:
@@ -175,10 +185,12 @@ def _strike(directory, how) -> dict:
     import jax
     import orbax.checkpoint as ocp
 
+    import orbax_gds as ogds
     from orbax_gds import saving
 
     struck = jax.process_index() == (0 if how == "kill_first" else jax.process_count() - 1)
-    steps = manager(Path(directory) / "steps")
+    barrier = None if how == "kill_last_orbax" else ogds.barrier_sync_fn
+    steps = manager(Path(directory) / "steps", barrier)
     steps.save(0, args=ocp.args.StandardSave(tree_of(0)))
     steps.wait_until_finished()
     write, back, pause = saving.Prepared.write, threading.Event(), threading.Event()
@@ -187,13 +199,15 @@ def _strike(directory, how) -> dict:
         back.wait()
         while len(list(Path(directory).glob("back*"))) < jax.process_count():
             pause.wait(0.01)
+        if how == "kill_sealed":
+            write(*args, **kwargs)
         if how.startswith("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "lag":
             pause.wait()
         raise OSError(28, "No space left on device")
 
-    saving.Prepared.write = strike if struck else write
+    saving.Prepared.write = strike if struck and how != "none" else write
     steps.save(1, args=ocp.args.StandardSave(tree_of(1)))
     began = time.monotonic()
     (Path(directory) / f"back{jax.process_index()}").touch()
@@ -213,8 +227,73 @@ def _strike(directory, how) -> dict:
     return {}
 
 
+def _refused(steps, tree) -> dict:
+    """Save a tree as step 1, which must fail; return what was said."""
+    import orbax.checkpoint as ocp
+
+    began = time.monotonic()
+    steps.save(1, args=ocp.args.StandardSave(tree))
+    try:
+        steps.wait_until_finished()
+    except BaseException as error:
+        return {"said": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - began}
+    return {}
+
+
+def _is_last() -> bool:
+    import jax
+
+    return jax.process_index() == jax.process_count() - 1
+
+
+def another_tree(directory) -> dict:
+    """Save a tree that has another leaf in the last process; then the same tree in all."""
+    import orbax.checkpoint as ocp
+
+    steps = manager(directory)
+    said = _refused(steps, tree_of() | ({"more": 1} if _is_last() else {}))
+    assert steps.save(1, args=ocp.args.StandardSave(tree_of(1)))
+    steps.wait_until_finished()
+    return said
+
+
+def another_division(directory) -> dict:
+    """Save as if the last process ran code that chooses other owners of what all hold."""
+    from orbax_gds import leaves
+
+    if _is_last():
+        leaves.owners = lambda boxes: [0] * len(boxes)
+    return _refused(manager(directory), tree_of())
+
+
 def kill_last(directory) -> dict:
     return _strike(directory, "kill_last")
+
+
+def kill_last_orbax(directory) -> dict:
+    """As `kill_last`, with Orbax's own barrier."""
+    return _strike(directory, "kill_last_orbax")
+
+
+def kill_sealed(directory) -> dict:
+    """Kill the last process when it has sealed its stripe and not yet met the others."""
+    return _strike(directory, "kill_sealed")
+
+
+def kill_met(directory) -> dict:
+    """Kill the last process when it has met the others, before it comes to Orbax's barrier."""
+    from orbax_gds import all_stored
+
+    wait, saves = all_stored.AllStored._wait, []
+
+    def strike(*args):
+        wait(*args)
+        saves.append(1)
+        if _is_last() and len(saves) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    all_stored.AllStored._wait = strike
+    return _strike(directory, "none")
 
 
 def kill_first(directory) -> dict:
@@ -235,4 +314,6 @@ if __name__ == "__main__":
 
     jax.distributed.initialize(address, int(n_processes), int(process))
     print(json.dumps(globals()[name](directory)), flush=True)
+    if process == "0":  # jax ends the others when this one has ended
+        sys.stdin.read()
     os._exit(0)  # a job with a dead or waiting process would not end by itself

@@ -1,6 +1,7 @@
 """`leaves`, `restore` and `training`: what they measure, and how they judge it."""
 
 import argparse
+import dataclasses
 import fcntl
 import subprocess
 import sys
@@ -222,6 +223,15 @@ def _stretch(step_s: list[float], *, n_in_flight: int = 0, waited_s: float = 0.0
     )
 
 
+def test_what_was_stolen_from_the_cores_is_no_wait_for_the_gil() -> None:
+    begin = Clocks(wall=0.0, thread_cpu=0.0, process_cpu=0.0, queued=0.0, busy=9.0, stolen=5.0)
+    end = Clocks(wall=4.0, thread_cpu=2.0, process_cpu=3.0, queued=0.5, busy=13.0, stolen=6.0)
+    assert end.waited(begin) == pytest.approx(4.0 - 2.0 - 0.5 - 1.0 * 2 / 4)
+    alone = dataclasses.replace(end, busy=9.0)  # a kernel that does not count
+    assert alone.waited(begin) == pytest.approx(1.5)
+    assert read_clocks().busy > 0
+
+
 def test_save_is_compared_with_the_steps_before_and_after_it() -> None:
     before, after = _stretch([1.0, 1.0, 1.0]), _stretch([2.0, 2.0, 2.0], waited_s=0.9)
     during = _stretch([3.0, 3.0, 6.0, 1.5], n_in_flight=3, waited_s=2.4)
@@ -266,6 +276,11 @@ def test_training_cell_measures_every_save_but_the_first(tmp_path: Path, state_f
     samples = training_cell.train(spec).samples
     assert [len(samples[name]) for name in ("lost_s", "save_s", "step_ms")] == [2, 2, 2]
     assert {path.name for path in directory.iterdir()} == {"0", "1", "2"}
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    raw = msgspec.structs.replace(spec, method="raw O_DIRECT write behind", directory=str(alone))
+    assert len(training_cell.train(raw).samples["lost_s"]) == 2
+    assert (alone / "2" / "raw").stat().st_size >= spec.n_bytes
     with pytest.raises(TypeError, match="memcpy does not say whether a save is in flight"):
         training_cell.train(msgspec.structs.replace(spec, method="memcpy"))
 

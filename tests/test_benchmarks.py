@@ -129,7 +129,7 @@ def test_save_cell_measures_two_saves_and_two_restores(tmp_path: Path, state_fil
     figures = saved.figures | restored.figures
     for table in save.TABLES:
         assert {column.quantity for column in table.columns} <= figures.keys()
-    assert 0 < saved.figures["stored_gb"] * 1e9 < TINY_BYTES
+    assert 0 < saved.figures["stored_gb"] * 1e9 < 1.1 * TINY_BYTES  # raw where files are memory
 
 
 @pytest.mark.usefixtures("no_disk_wait")

@@ -229,6 +229,36 @@ def test_steps_sort_by_number_whatever_their_names(tmp_path):
     assert listing.find_item(tmp_path) == tmp_path / "step_10" / "default"
 
 
+@pytest.mark.parametrize("step", ["10", "step_10", "a_b_00000010"])
+def test_a_root_means_its_latest_step_whatever_lies_beside(tmp_path, step):
+    tree = {"w": np.ones(2)}
+    for place in (f"{step[:-2]}09/default", f"{step}/default", "zz", "best/default", "11_old/x"):
+        ogds.save(tmp_path / place, tree)
+    ogds.save(tmp_path / "12.orbax-checkpoint-tmp" / "default", tree)
+    assert listing.find_item(tmp_path) == tmp_path / step / "default"
+    ogds.save(tmp_path / step / "ema", tree)
+    with pytest.raises(ogds.errors.NotFound) as caught:
+        listing.find_item(tmp_path)
+    named = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    assert named == [str(tmp_path / step / name) for name in ("default", "ema")]
+
+
+def test_steps_that_are_items_are_steps(tmp_path):
+    for name in ("9", "10", "zz"):
+        ogds.save(tmp_path / name, {"w": np.ones(2)})
+    assert listing.find_item(tmp_path) == tmp_path / "10"
+
+
+def test_items_without_numbers_are_named_and_none_is_chosen(tmp_path):
+    places = [tmp_path / "a" / "item", tmp_path / "b"]
+    for place in places:
+        ogds.save(place, {"w": np.ones(2)})
+    with pytest.raises(ogds.errors.NotFound) as caught:
+        listing.find_item(tmp_path)
+    assert all(str(place) in str(caught.value) for place in places)
+    assert listing.find_item(tmp_path / "a") == places[0]
+
+
 def test_steps_may_have_digits_that_are_no_numbers(tmp_path):
     for step in ("step_2", "step_\N{SUPERSCRIPT TWO}", "step_\N{ARABIC-INDIC DIGIT THREE}"):
         ogds.save(tmp_path / step / "default", {"w": np.ones(2)})
@@ -301,6 +331,7 @@ for arguments in {commands!r}:
 """
 
 
+@pytest.mark.slow
 def test_the_package_and_every_command_but_demo_import_no_jax(root, tmp_path):
     commands = [["--version"], ["--help"], ["demo", "--help"], ["spec"]]
     commands += [["bench", "codec", "--help"]]
@@ -312,6 +343,7 @@ def test_the_package_and_every_command_but_demo_import_no_jax(root, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_module_runs_as_the_command():
     done = subprocess.run(
         [sys.executable, "-m", "orbax_gds", "--version"], capture_output=True, text=True

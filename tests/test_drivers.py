@@ -319,6 +319,7 @@ def test_short_system_writes_change_nothing(tmp_path):
     assert (tmp_path / "g").read_bytes() == content.tobytes()
 
 
+@pytest.mark.slow
 def test_kill_fault_ends_the_process_after_the_operation(tmp_path):
     script = f"""
         from orbax_gds.drivers.posix import PosixDriver

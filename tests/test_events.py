@@ -15,7 +15,7 @@ import pytest
 from trees import assert_same, large_tree
 
 import orbax_gds as ogds
-from orbax_gds import commit, events, weighing
+from orbax_gds import commit, events, saving, weighing
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "events.md").read_text()
 TABLE = {
@@ -124,7 +124,7 @@ def test_the_events_are_told_once_a_save_with_the_values_of_its_report(tmp_path,
 
 
 def test_the_table_lists_what_is_told_and_nothing_else(tmp_path, told, monkeypatch):
-    monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", 1)
+    monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", 1)
     ogds.save(tmp_path / "item", derivable(), options=ogds.Options(io_rate="1GiB"))
     ogds.restore(tmp_path / "item")
     assert {name: kind for name, (kind, _) in TABLE.items()} == told.kinds()
@@ -189,13 +189,40 @@ def test_a_save_that_fails_tells_nothing(tmp_path, told):
 
 
 def test_one_line_is_logged_a_save(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", 1)
+    monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", 1)
     with caplog.at_level(logging.INFO, "orbax_gds"):
         report = ogds.save(tmp_path / "item", {"w": np.ones(1 << 16)})
     (record,) = caplog.records
     line = record.getMessage()
-    assert line.startswith("synced item: 1 leaves, plan new, 0.5 MB in")
+    assert line.startswith("committed item: 1 leaves, plan new, 0.5 MB in")
     assert f"coding {report.coding} ({report.coding_reason})" in line
     assert "storage takes" in line
     assert f"blocking {report.blocking_secs:.3f}s" in line
     assert "\n" not in line
+
+
+def test_one_line_is_logged_a_step_and_item_of_a_manager_by_their_final_names(tmp_path, caplog):
+    names = ("state", "data")
+    items = ocp.args.Composite(**{name: ogds.args.GdsSave({"w": jnp.ones(9)}) for name in names})
+    with caplog.at_level(logging.INFO, "orbax_gds"), ocp.CheckpointManager(tmp_path) as manager:
+        for step in (12, 13):
+            manager.save(step, args=items)
+            manager.wait_until_finished()
+    lines = sorted(r.getMessage() for r in caplog.records if r.name.startswith("orbax_gds"))
+    begins = sorted(f"published {step}/{name}: 1 leaves" for step in (12, 13) for name in names)
+    assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=True)] == begins
+    assert all(" sync " in line and " commit " in line for line in lines)
+    assert not [line for line in lines if "tmp" in line.partition(":")[0]]
+
+
+def test_the_line_of_another_process_is_logged_when_its_part_is_synced(
+    tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    step = tmp_path / "12.orbax-checkpoint-tmp" / "default.orbax-checkpoint-tmp"
+    step.mkdir(parents=True)
+    with caplog.at_level(logging.INFO, "orbax_gds"):
+        saving.prepare({"w": np.ones(9)}).write(step)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("synced 12/default (process 1): 1 leaves")

@@ -18,11 +18,12 @@ import orbax.checkpoint as ocp
 import pytest
 
 import orbax_gds as ogds
-from orbax_gds import commit, saving
+from orbax_gds import commit, saving, staging
 from orbax_gds.args import GdsRestore, GdsSave
 from orbax_gds.drivers import open_driver
 from orbax_gds.errors import CommitError, Exists, IoError, Mismatch, NotFound, Unsupported
 from orbax_gds.testing.faults import Fault, FaultyDriver, faulty_system
+from orbax_gds.threads import BACKGROUND_NICENESS
 
 TMP_ITEM = "default.orbax-checkpoint-tmp"
 
@@ -179,7 +180,7 @@ def test_save_without_a_checkpointer_syncs_every_directory_with_a_new_entry(tmp_
     }.items():
         with faulty_system(Fault(None)) as system:
             handler.save(tmp_path / path, GdsSave({"w": 1}))
-        renamed = max(n for n, what in enumerate(system.operations) if what.startswith("rename"))
+        renamed = max(n for n, what in enumerate(system.operations) if "manifest.json.tmp" in what)
         assert [what for what in system.operations[renamed:] if what.startswith("fsync")] == [
             f"fsync {tmp_path / directory}" for directory in synced
         ]
@@ -232,6 +233,26 @@ def test_renames_of_orbax_are_synced_by_the_next_save_or_the_close(tmp_path):
         assert f"fsync {tmp_path}/1" not in system.operations
         manager.close()
         assert f"fsync {tmp_path}/1" in system.operations
+
+
+def test_only_what_runs_behind_training_gives_way_to_it(manager, tmp_path, monkeypatch):
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    seen, before, write = [], niceness(), saving.Prepared.write
+
+    def noting(*arguments, **options):
+        seen.append(niceness())
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(saving.Prepared, "write", noting)
+    manager.save(0, args=GdsSave(state()))
+    manager.wait_until_finished()
+    ogds.GdsCheckpointHandler().save(tmp_path / "item", GdsSave(state()))
+    ogds.save(tmp_path / "other", state())
+    lowered = max(before, BACKGROUND_NICENESS) if sys.platform == "linux" else before
+    assert seen == [lowered, before, before]
+    assert niceness() == before
 
 
 def test_typestr_on_disk_is_the_pinned_one(manager):
@@ -460,3 +481,26 @@ def test_all_patterns_of_bfloat16_survive_a_manager(manager):
     manager.wait_until_finished()
     restored = manager.restore(0, args=GdsRestore())["w"]
     assert np.asarray(restored).tobytes() == patterns.tobytes()
+
+
+def test_all_saves_of_a_handler_use_the_buffers_of_the_first(tmp_path, monkeypatch):
+    made, used = [], []
+    make, acquire = saving.make_pool, staging.BufferPool.acquire
+
+    def noted(options):
+        made.append(make(options))
+        return made[-1]
+
+    monkeypatch.setattr(saving, "make_pool", noted)
+    monkeypatch.setattr(
+        staging.BufferPool, "acquire", lambda pool: used.append(pool) or acquire(pool)
+    )
+    handler = ogds.GdsCheckpointHandler(ogds.Options(workers=1))
+    with ocp.CheckpointManager(tmp_path / "run", item_handlers=handler) as manager:
+        for step in range(3):
+            manager.save(step, args=GdsSave(state(step)))
+            manager.wait_until_finished()
+    handler.save(tmp_path / "after close", GdsSave(state()))
+    assert len(made) == 2
+    assert len(used) >= 4
+    assert {id(pool) for pool in used} == {id(pool) for pool in made}

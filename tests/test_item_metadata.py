@@ -213,3 +213,20 @@ def test_sidecar_is_ascii_json_without_paths_of_the_machine(tmp_path):
     text = (tmp_path / "x" / sidecar.NAME).read_bytes().decode("ascii")
     assert list(json.loads(text)["tree_metadata"]) == ["('é',)"]
     assert str(tmp_path) not in text
+
+
+def test_metadata_needs_no_file_of_an_item_but_its_manifest(tmp_path):
+    saved = tree()
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(0, args=GdsSave(saved, custom_metadata={"a": 1}))
+        manager.wait_until_finished()
+        expected = manager.item_metadata(0)
+        item = tmp_path / "0" / "default"
+        removed = [path for path in item.iterdir() if path.name != "manifest.json"]
+        assert {"p00000.ogds", sidecar.NAME} <= {path.name for path in removed}
+        for path in removed:
+            path.unlink()
+        metadata = manager.item_metadata(0)
+    assert metadata.custom_metadata == {"a": 1}
+    assert repr(metadata) == repr(expected)
+    assert metadata["sharded"].sharding == expected["sharded"].sharding

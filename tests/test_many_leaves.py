@@ -16,7 +16,7 @@ from trees import assert_same
 import orbax_gds as ogds
 from orbax_gds import item as items
 from orbax_gds import manifest as manifests
-from orbax_gds import read_plan, targets, wants
+from orbax_gds import read_plan, restoring, targets, wants
 from orbax_gds.drivers import posix
 from orbax_gds.staging import BufferPool, aligned_pieces
 from orbax_gds.uncollected import uncollected
@@ -35,6 +35,13 @@ def item(tmp_path_factory):
     path = tmp_path_factory.mktemp("many") / "item"
     ogds.save(path, many())
     return path
+
+
+def traced(n_bytes) -> np.ndarray:
+    """Return memory that tracemalloc sees and jax takes without a copy: uint8[n_bytes]."""
+    raw = np.empty(n_bytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + n_bytes]
 
 
 def counted(monkeypatch, owner, name) -> list:
@@ -85,7 +92,7 @@ def test_no_cycles_are_collected_while_leaves_are_planned(item):
         gc.set_threshold(*threshold)
 
 
-@given(st.lists(st.integers(0, 200_000), max_size=30), st.integers(0, 8))
+@given(st.lists(st.integers(0, 200_000) | st.integers(0, 5 * MIB), max_size=30), st.integers(0, 8))
 def test_pieces_are_aligned_and_disjoint(sizes, power):
     pieces = aligned_pieces(sizes, 1 << power)
     assert [piece.nbytes for piece in pieces] == sizes
@@ -95,10 +102,16 @@ def test_pieces_are_aligned_and_disjoint(sizes, power):
 
 
 def test_small_pieces_share_allocations_but_not_without_bound():
-    pieces = aligned_pieces([1000] * 5000, 64)
-    blocks = {id(piece.base): piece.base.nbytes for piece in pieces}
-    assert len(blocks) == 5
-    assert max(blocks.values()) <= 2 * MIB
+    sizes = [1000, 3 * MIB] * 20_000  # large ones between them do not part them
+    pieces = aligned_pieces(sizes, 64)
+    blocks = {id(piece.base): piece.base.nbytes for piece in pieces[::2]}
+    assert len(blocks) == 3
+    assert max(blocks.values()) <= (8 + 2 + 1) * MIB
+    assert pieces[1].base.nbytes <= (3 + 2) * MIB
+
+
+def test_a_single_small_piece_takes_no_large_allocation():
+    assert aligned_pieces([100], 64)[0].base.nbytes < 200
 
 
 def test_small_leaves_are_donated_each_for_itself(item):
@@ -161,6 +174,7 @@ def test_host_memory_stays_near_what_is_restored(monkeypatch, tmp_path, wanted, 
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=shardings()[wanted]), tree
     )
     pools = counted(monkeypatch, BufferPool, "__init__")
+    monkeypatch.setattr(restoring, "aligned_pieces", lambda sizes, _: list(map(traced, sizes)))
     options = ogds.Options(workers=2)
     tracemalloc.start()
     try:
@@ -185,7 +199,8 @@ def test_the_buffers_of_a_restore_are_bounded_whatever_the_chunks(monkeypatch, t
 
 def test_words_that_take_no_room_on_disk_are_shared_out_too(monkeypatch, tmp_path):
     decodes = counted(monkeypatch, items._Reader, "read")
-    ogds.save(tmp_path / "item", {"w": np.zeros((64, MIB), np.uint8)})
+    words = np.zeros((64, MIB), np.uint8)
+    ogds.save(tmp_path / "item", {"w": words}, options=ogds.Options(codec="fast"))
     assert not ogds.restore(tmp_path / "item")["w"].any()
     assert len(decodes) == 4
 

@@ -9,6 +9,7 @@ import pytest
 
 import orbax_gds as ogds
 from orbax_gds import pacing, saving
+from orbax_gds.drivers import posix
 from orbax_gds.errors import IoError
 from orbax_gds.pacing import Pace
 
@@ -95,3 +96,25 @@ def test_a_paced_save_that_fails_does_not_wait(tmp_path, monkeypatch):
     with pytest.raises(IoError):
         prepared.write(tmp_path)
     assert time.monotonic() - began < 5
+
+
+def test_who_waits_while_another_thread_fails_writes_nothing_more(tmp_path, monkeypatch):
+    tree = {"w": np.random.default_rng(0).integers(0, 255, 12 * MIB, np.uint8)}
+    options = ogds.Options(io_rate=MIB, codec="off", workers=2, driver="buffered")
+    both_wait, written = threading.Barrier(2, timeout=10), []
+
+    class Failing:
+        """Of two threads that wait, one fails; the other comes back after that."""
+
+        def wait(self, n_bytes, stopped):
+            if both_wait.wait() == 0:
+                raise OSError(5, "failed while it waited")
+            assert stopped.wait(10)
+
+    write = posix.PosixFile.write
+    monkeypatch.setattr(
+        posix.PosixFile, "write", lambda f, at, data: written.append(at) or write(f, at, data)
+    )
+    with pytest.raises(OSError, match="failed while it waited"):
+        saving.prepare(tree, options=options).write(tmp_path, pace=Failing())
+    assert written == [0]  # header and layout

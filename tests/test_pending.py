@@ -8,7 +8,7 @@ from in_memory import mesh
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import orbax_gds as ogds
-from orbax_gds import commit, leaves
+from orbax_gds import commit, leaves, manifest, plan_cache, saving
 from orbax_gds.errors import CommitError, NotFound
 from orbax_gds.monitoring import Stopwatch
 from orbax_gds.options import Options
@@ -46,19 +46,19 @@ def flattened(tree) -> leaves.Flat:
         return leaves.flatten(tree)
 
 
-def planned(process, tree, chunk_bytes=1 << 20) -> Planned:
+def planned(process, tree, chunk_bytes=1 << 20, owner=lambda n: n % N_PROCESSES) -> Planned:
     """What one process of three stores: every third shard; what the host holds is process 0's."""
     flat = flattened(tree)
     boxes = [
         box
         for number, box in enumerate(leaves.owned_shards(flat, 0))
-        if process == (0 if flat.specs[box.leaf].sharding is None else number % N_PROCESSES)
+        if process == (0 if flat.specs[box.leaf].sharding is None else owner(number))
     ]
     return Planned(flat, boxes, process, chunk_bytes)
 
 
-def prepared(process, tree, chunk_bytes=1 << 20) -> Prepared:
-    plan = planned(process, tree, chunk_bytes)
+def prepared(process, tree, **how) -> Prepared:
+    plan = planned(process, tree, **how)
     snapshot = Snapshot(plan.picks, flattened(tree).values, plan.windows(None))
     return Prepared(plan, snapshot, Options(), None, Stopwatch(), was_known=False)
 
@@ -67,6 +67,14 @@ def published(directory) -> bool:
     return (directory / "manifest.json").exists()
 
 
+@pytest.fixture(params=[False, True], ids=["each leaf", "by kinds"])
+def listing(monkeypatch, request):
+    """Leaves are listed in one way or the other, whatever their number."""
+    monkeypatch.setattr(manifest, "_KINDS_FROM", 0 if request.param else 1000)
+    monkeypatch.setattr(manifest, "_LEAVES_A_KIND", 0)
+
+
+@pytest.mark.usefixtures("listing")
 def test_parts_of_one_tree_are_published_and_nothing_pending_is_left(tmp_path):
     tree = tree_of()
     for process in range(N_PROCESSES):
@@ -109,6 +117,34 @@ def test_a_process_that_saves_another_tree_is_named_and_nothing_published(tmp_pa
         tree = tree_of(**CHANGES[change]) if process == 1 else tree_of()
         prepared(process, tree).write(tmp_path)
     with pytest.raises(CommitError, match=r"process 1 saved .* differs .* same tree"):
+        commit.publish(tmp_path)
+    assert not published(tmp_path)
+
+
+@pytest.mark.usefixtures("listing")
+@pytest.mark.parametrize("owner", [lambda n: 1, lambda n: 0])
+def test_processes_that_divide_a_tree_differently_are_named_and_nothing_published(tmp_path, owner):
+    tree = tree_of()
+    prepared(0, tree).write(tmp_path)
+    prepared(1, tree, owner=owner).write(tmp_path)
+    prepared(2, tree).write(tmp_path)
+    with pytest.raises(CommitError, match=r"divided leaf 'b' .*process 2 stores"):
+        commit.publish(tmp_path)
+    assert not published(tmp_path)
+    prepared(1, tree).write(tmp_path)
+    commit.publish(tmp_path)
+    assert np.array_equal(ogds.restore(tmp_path, tree)["b"], tree["b"])
+
+
+def test_a_process_of_another_version_is_named_and_nothing_published(tmp_path, monkeypatch):
+    for process in (0, 2):
+        prepared(process, tree_of()).write(tmp_path)
+    monkeypatch.setattr(plan_cache, "__version__", "99.9")
+    monkeypatch.setattr(saving, "_WRITER", "orbax_gds 99.9")
+    prepared(1, tree_of()).write(tmp_path)
+    with pytest.raises(
+        CommitError, match=r"process 1 .* another version than process 0: .* 99\.9, not"
+    ):
         commit.publish(tmp_path)
     assert not published(tmp_path)
 

@@ -1,11 +1,11 @@
 """Planning is pure: what a plan cuts, a read plan puts together again, for any boxes."""
 
 import contextlib
-import dataclasses
 import itertools
 import math
 import time
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -311,7 +311,7 @@ def test_leaves_that_are_cut_alike_are_worked_out_once():
     boxes = [ShardBox(leaf=0, start=(i,), extent=(1,)) for i in range(4)]
     known = {}
     check_coverage("a", (4,), boxes, known)
-    check_coverage("b", (4,), [dataclasses.replace(box, leaf=1) for box in boxes], known)
+    check_coverage("b", (4,), [msgspec.structs.replace(box, leaf=1) for box in boxes], known)
     assert len(known) == 1
     for name in "cd":
         with pytest.raises(Corrupt, match=f"'{name}'"):

@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import sys
 import threading
 import weakref
 
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from counting import calls_within
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_memory import assert_same_bits, mesh
@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tree_strategies import trees
 
 import orbax_gds as ogds
-from orbax_gds import _native, saving, snapshot
+from orbax_gds import _native, plan_cache, saving, sidecar, snapshot
 from orbax_gds.errors import Unsupported
 from orbax_gds.options import Options
 from orbax_gds.plan_cache import PlanCache
@@ -133,29 +133,15 @@ def test_the_oldest_structures_are_forgotten():
     ]
 
 
-def calls_within(run):
-    """Count the calls of functions of this package, in all threads."""
-    n_calls = 0
-
-    def count(frame, event, _):
-        nonlocal n_calls
-        n_calls += event == "call" and "orbax_gds" in frame.f_code.co_filename
-
-    threading.setprofile(count)
-    sys.setprofile(count)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    return n_calls
-
-
 def test_a_known_structure_calls_no_function_for_each_leaf(tmp_path):
     calls = []
     for n in (100, 1000):
         plans = cache()
-        tree = {str(i): jnp.full(8, i, jnp.bfloat16 if i % 2 else jnp.float32) for i in range(n)}
+        shapes = (8, (2, 4))
+        tree = {
+            str(i): jnp.full(shapes[i % 2], i, jnp.bfloat16 if i % 4 > 1 else jnp.float32)
+            for i in range(n)
+        }
         save(plans, tree, tmp_path / f"{n}")
         again = tmp_path / f"{n} again"
         calls.append(calls_within(functools.partial(save, plans, tree, again)))
@@ -171,8 +157,9 @@ def test_an_array_that_was_donated_before_the_save_is_named():
         plans.plan(tree)
 
 
-def test_an_array_that_is_donated_during_the_save_is_an_error(monkeypatch):
-    tree = {"a": jnp.ones(8), "b": jnp.ones(8)}
+@pytest.mark.parametrize("shape", [8, (2, 4)])
+def test_an_array_that_is_donated_during_the_save_is_an_error(monkeypatch, shape):
+    tree = {"a": jnp.ones(shape), "b": jnp.ones(shape)}
     gather = _native.gather
 
     def donates(*args):
@@ -184,8 +171,9 @@ def test_an_array_that_is_donated_during_the_save_is_an_error(monkeypatch):
         saving.prepare(tree)
 
 
-def test_an_array_that_is_donated_before_its_words_are_taken_is_named():
-    tree = {"a": jnp.ones(8), "b": jnp.ones(8)}
+@pytest.mark.parametrize("shape", [8, (2, 4)])
+def test_an_array_that_is_donated_before_its_words_are_taken_is_named(shape):
+    tree = {"a": jnp.ones(shape), "b": jnp.ones(shape)}
     planned, values, _ = cache().plan(tree)
     tree["b"].delete()
     with pytest.raises(Unsupported, match=r"'b' was deleted or donated by another thread"):
@@ -210,6 +198,54 @@ def test_nodes_that_cannot_be_compared_are_planned_anew():
         planned, values, known = plans.plan([Odd(jnp.ones(3), np.arange(4))])
         assert not known
         assert len(planned.specs) == len(values) == 1
+
+
+@pytest.mark.parametrize("key", [True, 1.0], ids=repr)
+def test_a_key_that_only_equals_a_known_one_is_refused_as_ever(key):
+    plans = cache()
+    plans.plan({1: jnp.ones(3)})
+    with pytest.raises(Unsupported, match="keys must be str or int"):
+        plans.plan({key: jnp.ones(3)})
+
+
+class Named:
+    """Auxiliary data of which each equals any other."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __eq__(self, other):
+        return isinstance(other, Named)
+
+    def __hash__(self):
+        return 0
+
+    def __repr__(self):
+        if self.name is None:
+            raise ValueError("no name")
+        return f"Named({self.name})"
+
+
+class Labelled:
+    """A node whose child has the key that the auxiliary data say."""
+
+    def __init__(self, child, named):
+        self.child, self.named = child, named
+
+
+jax.tree_util.register_pytree_with_keys(
+    Labelled,
+    lambda node: (((jax.tree_util.GetAttrKey(str(node.named.name)), node.child),), node.named),
+    lambda named, children: Labelled(*children, named),
+)
+
+
+def test_nodes_with_data_that_only_look_equal_are_planned_anew():
+    plans = cache()
+    for name, was_known in (("a", False), ("b", False), ("a", True), (None, False), (None, False)):
+        planned, _, known = plans.plan(Labelled(jnp.ones(3), Named(name)))
+        assert known == was_known
+        assert planned.specs[0].path == (("a", str(name)),)
 
 
 class Turned:
@@ -258,3 +294,21 @@ def test_threads_share_a_cache(tmp_path):
     for thread in threads:
         thread.join()
     assert failed == []
+
+
+def test_what_all_saves_of_a_structure_have_in_common_is_encoded_once(tmp_path, monkeypatch):
+    encoded = []
+
+    def count(owner, name):
+        encode = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args: encoded.append(name) or encode(*args))
+
+    for owner, name in ((plan_cache, "list_leaves"), (sidecar, "encode_tree")):
+        count(owner, name)
+    plans, items = cache(), [tmp_path / str(step) for step in range(3)]
+    for seed, item in enumerate(items):
+        save(plans, state(seed), item)
+    assert sorted(encoded) == ["encode_tree", "list_leaves"]
+    assert len({(item / sidecar.NAME).read_bytes() for item in items}) == 1
+    planned, _, _ = plans.plan(state())
+    assert planned.digest is planned.digest

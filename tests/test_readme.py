@@ -102,6 +102,7 @@ def test_every_link_leads_to_a_file(target: str):
     assert (ROOT / target).exists()
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_exist():
     (listed,) = re.findall(r"`orbax-gds (ls[^`]*)`", README)
     command = [sys.executable, "-P", "-m", "orbax_gds", "--help"]

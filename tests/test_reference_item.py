@@ -430,6 +430,7 @@ def test_a_scan_without_header_or_layout_is_refused(item: Path) -> None:
         reference.scan_stripe(item / "p00009.ogds")
 
 
+@pytest.mark.slow
 def test_the_reference_reads_an_item_without_the_native_core_jax_or_orbax(item: Path) -> None:
     program = (
         "import sys\n"

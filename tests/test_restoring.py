@@ -1,10 +1,13 @@
 """A restore gives what was asked for, or names what differs."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from trees import assert_same
 
 import orbax_gds as ogds
+from orbax_gds import restoring
 from orbax_gds.errors import (
     Mismatch,
     NotFound,
@@ -50,3 +53,21 @@ def test_chosen_leaves_are_restored_alone(tmp_path):
     assert ogds.restore(path, leaves="a") == {"a": {"b": 1, "c": 2}}
     with pytest.raises(NotFound, match="'nowhere'"):
         ogds.restore(path, leaves=["nowhere"])
+
+
+def test_words_are_decoded_into_the_memory_that_jax_then_takes(tmp_path, monkeypatch):
+    arrays = [np.full(n + 4 * i, i, np.uint8) for n in (60_001, 5) for i in range(9)]
+    tree = {f"{i:02}": jax.device_put(array) for i, array in enumerate(arrays)}
+    tree |= {f"n{i}": np.full(100 + i, i, np.uint8) for i in range(4)}
+    ogds.save(tmp_path / "item", tree)
+    given = []
+    make = restoring.aligned_pieces
+    monkeypatch.setattr(restoring, "aligned_pieces", lambda *a: given.extend(make(*a)) or given)
+    got = ogds.restore(tmp_path / "item")
+    assert_same(got, tree)
+    places = [
+        value.ctypes.data if isinstance(value, np.ndarray) else value.unsafe_buffer_pointer()
+        for value in got.values()
+    ]
+    assert set(places) == {piece.ctypes.data for piece in given}
+    assert [place % 64 for place in places] == [0] * len(tree)

@@ -1,10 +1,12 @@
 """A snapshot holds the words of a tree, whatever happens to the tree afterwards."""
 
 import gc
+from operator import attrgetter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from in_memory import (
     MEMORY_KINDS,
@@ -15,6 +17,7 @@ from in_memory import (
 )
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+import orbax_gds as ogds
 from orbax_gds import leaves, snapshot
 from orbax_gds.errors import Unsupported
 from orbax_gds.snapshot import Picks
@@ -97,6 +100,19 @@ def test_arrays_of_one_number_of_devices_in_another_order_keep_their_elements():
     assert_same_bits(round_trip(tree, tree), tree)
 
 
+def test_a_piece_on_another_device_than_planned_is_refused_not_stored():
+    devices = mesh(8).devices
+    one, turned = (
+        jax.device_put(np.arange(8), NamedSharding(Mesh(order, "x"), PartitionSpec("x")))
+        for order in (devices, devices[::-1])
+    )
+    flat = leaves.flatten([one])
+    picks = Picks(flat, leaves.owned_shards(flat, 0))
+    assert len(picks.take([one])) == 8
+    with pytest.raises(Unsupported, match=r"lies on .* not on .* Reshard it"):
+        picks.take([turned])
+
+
 def test_a_snapshot_of_device_memory_is_a_view_on_cpus():
     array = jnp.arange(100_000.0)
     flat = leaves.flatten([array])
@@ -104,15 +120,44 @@ def test_a_snapshot_of_device_memory_is_a_view_on_cpus():
     assert words.ctypes.data == array.unsafe_buffer_pointer()
 
 
-def test_the_words_of_a_layout_that_is_not_c_order_are_in_c_order():
+def turned(array):
+    """The same array, its first dimension fastest in memory."""
     layout = pytest.importorskip("jax.experimental.layout")
-    asked = layout.Format(
-        layout.Layout(major_to_minor=(1, 0)), SingleDeviceSharding(jax.devices()[0])
-    )
-    array = jax.device_put(jnp.arange(12.0).reshape(3, 4), asked)
+    order = layout.Layout(major_to_minor=tuple(reversed(range(array.ndim))))
+    return jax.device_put(array, layout.Format(order, SingleDeviceSharding(jax.devices()[0])))
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (64, 64)])
+def test_the_words_of_a_layout_that_is_not_c_order_are_in_c_order(shape):
+    array = jnp.arange(float(np.prod(shape))).reshape(shape)
+    flat = leaves.flatten([array, turned(array)])
+    for words in Picks(flat, leaves.owned_shards(flat, 0)).take(flat.values):
+        np.testing.assert_array_equal(words.view(np.float32), np.arange(float(array.size)))
+
+
+def test_the_layouts_of_each_save_count_not_those_of_the_first():
+    array = jnp.arange(12.0).reshape(3, 4)
     flat = leaves.flatten([array])
-    (words,) = Picks(flat, leaves.owned_shards(flat, 0)).take(flat.values)
-    np.testing.assert_array_equal(words.view(np.float32), np.arange(12.0))
+    picks = Picks(flat, leaves.owned_shards(flat, 0))
+    for value in (array, turned(array), array):
+        np.testing.assert_array_equal(picks.take([value])[0].view(np.float32), np.arange(12.0))
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_small_matrices_are_copied_in_one_call_whether_or_not_jax_tells_layouts_fast(
+    monkeypatch, hidden
+):
+    if hidden:
+        monkeypatch.setattr(snapshot, "_LAYOUT_AT_ONCE", attrgetter("no_such_attribute"))
+    gathered = []
+    gather = snapshot._native.gather
+    monkeypatch.setattr(
+        snapshot._native, "gather", lambda p, out: gathered.append(len(p)) or gather(p, out)
+    )
+    tree = [jnp.full((2,) * rank, rank, jnp.bfloat16) for rank in range(2, 6)]
+    large = jnp.zeros((64, 64))
+    assert_same_bits(round_trip([*tree, large]), [*tree, large])
+    assert gathered == [len(tree)]
 
 
 def test_accelerators_are_snapshot_through_pinned_memory(monkeypatch):
@@ -127,3 +172,45 @@ def test_accelerators_are_snapshot_through_pinned_memory(monkeypatch):
     assert_same_bits(round_trip(tree), tree)
     kind = "pinned_host" if "pinned_host" in MEMORY_KINDS else "unpinned_host"
     assert [a.sharding.memory_kind for a in dispatched[0]] == [kind] * 3
+
+
+def test_every_copy_from_an_accelerator_is_dispatched_before_any_is_waited_for(monkeypatch):
+    tree = jax.device_put([np.arange(5000 + n, dtype=np.float32) for n in range(20)])
+    monkeypatch.setattr(snapshot, "_spread", lambda s: (len(s.device_set) > 1, True))
+    put, words, events = jax.device_put, snapshot._words, []
+    array = type(tree[0])
+    ready, begin = array.block_until_ready, array.copy_to_host_async
+
+    def dispatch(arrays, *args, **how):
+        events.extend(["dispatched"] * len(jax.tree.leaves(arrays)))
+        return put(arrays, *args, **how)
+
+    monkeypatch.setattr(jax, "device_put", dispatch)
+    monkeypatch.setattr(
+        array, "copy_to_host_async", lambda a: events.append("dispatched") or begin(a)
+    )
+    monkeypatch.setattr(array, "block_until_ready", lambda a: events.append("waited") or ready(a))
+    monkeypatch.setattr(snapshot, "_words", lambda a: events.append("waited") or words(a))
+    assert_same_bits(round_trip(tree), tree)
+    assert events[: 2 * len(tree)] == ["dispatched"] * len(tree) + ["waited"] * len(tree)
+
+
+def test_a_tree_in_host_memory_may_be_deleted_as_soon_as_save_returns(tmp_path):
+    spread = NamedSharding(mesh(8), PartitionSpec("x"))
+
+    def state():
+        large = [jnp.full((512, 512), n, jnp.float32) for n in range(4)]
+        small = [jnp.full(shape, 7, jnp.bfloat16) for shape in (5, (2, 3))]
+        return [large, small, jax.device_put(np.arange(1 << 16), spread)]
+
+    tree = state()
+    with ocp.CheckpointManager(tmp_path, item_handlers=ogds.GdsCheckpointHandler()) as manager:
+        manager.save(0, args=ogds.args.GdsSave(tree))
+        for leaf in jax.tree.leaves(tree):
+            leaf.delete()
+        del tree, leaf
+        over = [jnp.full((512, 512), -1, jnp.float32).block_until_ready() for _ in range(16)]
+        manager.wait_until_finished()
+        expected = state()
+        assert_same_bits(manager.restore(0, args=ogds.args.GdsRestore(expected)), expected)
+    assert len(over) == 16

@@ -1,26 +1,81 @@
 """Buffers are aligned, bounded and reused, and waiting for one always ends."""
 
+import mmap
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orbax_gds.errors import CommitError
-from orbax_gds.staging import BufferPool, aligned_empty
+from orbax_gds.staging import BufferPool, aligned_empty, aligned_pieces
 
 TIMEOUT_SECS = 30  # only ever reached by a failing test
+MIB = 1 << 20
+HAS_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage").exists()
 
 
 @given(n_bytes=st.integers(0, 10_000), power=st.integers(0, 13))
+@example(n_bytes=5 * MIB + 7, power=12)
+@example(n_bytes=5 * MIB + 7, power=22)
 def test_aligned_empty_is_aligned_and_whole(n_bytes, power):
     out = aligned_empty(n_bytes, 1 << power)
     out[:] = 7
     assert (out.dtype, out.shape) == (np.uint8, (n_bytes,))
     assert out.flags.c_contiguous
     assert n_bytes == 0 or out.ctypes.data % (1 << power) == 0
+
+
+def advised(memory: np.ndarray) -> bool:
+    """Whether the kernel was asked for huge pages where an array begins."""
+    address, inside = memory.ctypes.data, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            low, high = (int(end, 16) for end in words[0].split("-"))
+            inside = low <= address < high
+        elif inside and words[0] == "VmFlags:":
+            return "hg" in words
+    raise AssertionError(f"{address:#x} is not mapped")
+
+
+@pytest.mark.skipif(not HAS_HUGE_PAGES, reason="this kernel has no huge pages")
+def test_large_memory_is_in_huge_pages():
+    large = aligned_empty(4 * MIB)
+    assert large.ctypes.data % (2 * MIB) == 0
+    assert advised(large)
+    pieces = aligned_pieces([MIB] * 8, 64)
+    assert all(map(advised, pieces))
+    with BufferPool(MIB + 8192, 4) as pool, pool.acquire() as buffer:
+        assert advised(buffer.memory)
+
+
+@pytest.mark.skipif(not HAS_HUGE_PAGES, reason="this kernel has no huge pages")
+def test_no_more_becomes_resident_than_is_used():
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = resident()
+    pieces = aligned_pieces([5 * MIB // 2] * 16, 64)
+    for piece in pieces:
+        piece[:] = 1
+    assert 39 * MIB < resident() - before < 44 * MIB
+
+
+def test_memory_without_huge_pages_is_memory_too(monkeypatch):
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    aligned_empty(3 * MIB)[:] = 1
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 999, raising=False)  # as refused by the kernel
+    aligned_empty(3 * MIB)[:] = 1
+
+
+def test_too_much_memory_is_a_memory_error():
+    with pytest.raises(MemoryError, match="Cannot allocate"):
+        aligned_empty(1 << 60)
 
 
 @given(buffer_bytes=st.integers(1, 20_000), n_buffers=st.integers(1, 8))

@@ -111,6 +111,38 @@ def test_training_waits_until_the_tree_is_not_needed_any_more(tmp_path):
         assert_same_bits(manager.restore(0, args=ogds.args.GdsRestore(expected)), expected)
 
 
+@pytest.mark.parametrize("bound", [None, 1])
+def test_a_tree_on_accelerators_may_be_donated_as_soon_as_save_returns(tmp_path, bound):
+    handler = ogds.GdsCheckpointHandler(ogds.Options(staging_bytes=bound))
+    tree, expected = state(3), state(3)
+    step = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
+    with ocp.CheckpointManager(tmp_path, item_handlers=handler) as manager:
+        manager.save(0, args=ogds.args.GdsSave(tree))
+        for name, leaf in tree.items():
+            if isinstance(leaf, jax.Array):
+                tree[name] = step(leaf)
+                assert leaf.is_deleted()
+        manager.wait_until_finished()
+        assert_same_bits(manager.restore(0, args=ogds.args.GdsRestore(expected)), expected)
+
+
+def test_two_items_of_a_step_come_in_windows_and_keep_the_bound(monkeypatch, tmp_path):
+    watched = Watched(monkeypatch)
+    handler = ogds.GdsCheckpointHandler(ogds.Options(staging_bytes=1, workers=2))
+    trees = {"a": state(4), "b": state(5)}
+    with ocp.CheckpointManager(tmp_path, item_handlers={"a": handler, "b": handler}) as manager:
+        items = {name: ogds.args.GdsSave(dict(tree)) for name, tree in trees.items()}
+        manager.save(0, args=ocp.args.Composite(**items))
+        for leaf in jax.tree.leaves(trees):
+            if isinstance(leaf, jax.Array):
+                leaf.delete()
+        manager.wait_until_finished()
+    assert watched.n_dispatches >= 2 * 3
+    assert watched.most <= 2 * 13 * MIB
+    for name, tree in {"a": state(4), "b": state(5)}.items():
+        assert_same_bits(ogds.restore(tmp_path / "0" / name, tree), tree)
+
+
 def test_a_save_that_fails_lets_training_go_on(tmp_path):
     prepared = saving.prepare(state(), options=ogds.Options(staging_bytes=1))
     waiting = threading.Thread(target=prepared.staged.wait, daemon=True)

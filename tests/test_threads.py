@@ -1,12 +1,16 @@
 """Threads end with the call that started them, whatever happens."""
 
+import os
 import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
-from orbax_gds.threads import cpu_secs, run_tasks, run_threads
+import orbax_gds as ogds
+from orbax_gds import threads
+from orbax_gds.threads import BACKGROUND_NICENESS, cpu_secs, give_way, run_tasks, run_threads
 
 
 def test_all_threads_work_and_end():
@@ -132,3 +136,63 @@ def test_the_clock_counts_what_a_failed_job_took():
     with pytest.raises(ValueError, match="failed"):
         run_tasks(range(2), fail, 2)
     assert cpu_secs() - began >= 0.02
+
+
+def niceness() -> int:
+    """The niceness of the calling thread, not of the process."""
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def in_a_thread(work) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_who_gives_way_takes_its_threads_along_and_nobody_else():
+    before, seen = niceness(), []
+
+    def work() -> None:
+        give_way()
+        seen.append(niceness())
+        run_threads(2, lambda: seen.append(niceness()), lambda error: None)
+
+    in_a_thread(work)
+    lowered = max(before, BACKGROUND_NICENESS) if sys.platform == "linux" else before
+    assert seen == [lowered] * 3
+    assert niceness() == before
+    in_a_thread(lambda: seen.append(niceness()))
+    assert seen[-1] == before
+
+
+def test_a_system_that_forbids_it_is_no_error(monkeypatch):
+    def refuse(which: int, who: int, priority: int) -> None:
+        raise PermissionError("forbidden here")
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    in_a_thread(give_way)
+    give_way()
+
+
+def test_a_system_that_has_it_for_processes_alone_is_left_as_it_is(monkeypatch):
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "setpriority", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(threads.sys, "platform", "darwin")
+    give_way()
+    assert asked == []
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_save_starts_no_more_threads_than_it_may(tmp_path, monkeypatch, workers):
+    started = []
+    start = threading.Thread.start
+    monkeypatch.setattr(
+        threading.Thread, "start", lambda thread: started.append(thread.name) or start(thread)
+    )
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(0, 255, 4 << 20, np.uint8) for _ in range(6)]  # three runs
+    groups = [np.full(20_000 + i, i, np.float32) for i in range(6) for _ in range(2)]
+    options = ogds.Options(workers=workers, codec="off", driver="buffered")
+    report = ogds.save(tmp_path / "item", [arrays, groups], options=options)
+    assert report.n_derived == 6
+    assert started.count("orbax_gds") == len(started) == 2 * (workers - 1)  # derive, write

@@ -62,6 +62,13 @@ def test_zstd_is_used_while_it_keeps_up():
     assert chosen(disk(1.0 * GB), split={}, whole=WHOLE) == ("off", 0)
 
 
+def test_zstd_is_not_used_where_no_device_is_waited_for():
+    memory, at_no_cost = disk(1e18, 2e-9), {"off": OFF, "auto": Speed(bytes_per_sec=1e12, ratio=4)}
+    for whole in ({}, at_no_cost):
+        assert chosen(memory, whole=whole) == ("auto", 0)
+        assert chosen(memory, split={}, whole=whole) == ("off", 0)
+
+
 def test_words_that_do_not_shrink_are_coded_only_where_it_costs_nothing():
     noise = {"off": OFF, "fast": OFF, "auto": Speed(bytes_per_sec=3 * GB, ratio=1.0)}
     assert chosen(disk(0.5 * GB), split=noise)[0] == "auto"
@@ -142,32 +149,33 @@ def timed_codecs(storage: Storage, zstd: float) -> dict[str, int]:
 
 
 def test_what_cannot_be_chosen_is_not_timed():
-    assert timed_codecs(disk(1e18), zstd=4e8) == {"off": 32, "auto": 32, "fast": 16}
-    slow = {"off": 16, "auto": 16}
+    assert timed_codecs(disk(1e18), zstd=4e8) == {"off": 16, "auto": 8, "fast": 8}
+    copied = disk(1e18, 2e-9)
+    assert timed_codecs(copied, zstd=1e12) == {"off": 8, "auto": 8}
+    slow = {"off": 8, "auto": 8}
     assert timed_codecs(disk(GB), zstd=4e8) == slow | {"whole off": 9, "whole auto": 9}
     assert timed_codecs(disk(GB), zstd=4e7) == slow | {"whole off": 1, "whole auto": 1}
 
 
 def weighed_where(
-    first_rate: float, second_rate: float, queued: float = 0.0
+    auto_rate: float, second_off_rate: float = 5e9, queued: float = 0.0
 ) -> tuple[weighing.Coding, set[str]]:
     """Weigh where zstd is far too slow.
 
     Args:
-        first_rate: of "auto" in its first two turns, bytes a second.
-        second_rate: of "auto" in the turns after that.
+        auto_rate: of "auto", bytes a second.
+        second_off_rate: of "off", after 5 GB/s in its first two turns.
         queued: seconds in all for a core once words without a split are coded.
     """
-    clock, timed, autos = Clock(), set(), 0
+    clock, timed, offs = Clock(), set(), 0
 
     def encode(run, coding) -> int:
-        nonlocal autos, queued
+        nonlocal offs, queued
         is_whole = int(run.chunks[0, 2]) == dtype_by_name("int32").id
         timed.add(f"whole {coding.codec}" if is_whole else coding.codec)
-        autos += coding.codec == "auto" and not is_whole
-        rate = {"fast": 4e9, "auto": first_rate if autos <= 16 else second_rate}.get(
-            coding.codec, 5e9
-        )
+        offs += coding.codec == "off" and not is_whole
+        off_rate = 5e9 if is_whole or offs <= 8 else second_off_rate
+        rate = {"fast": 4e9, "auto": auto_rate, "off": off_rate}[coding.codec]
         if is_whole:
             rate = 4e7
             clock.spend(queued=queued)
@@ -181,16 +189,16 @@ def weighed_where(
 
 
 def test_zstd_that_was_not_timed_is_not_used():
-    coding, timed = weighed_where(2e8, 2e9)
+    coding, timed = weighed_where(2e8, 1e8)
     assert (coding.codec, coding.zstd_level) == ("auto", 0)
     assert "whole auto" in timed
-    coding, timed = weighed_where(2e8, 2e8)
+    coding, timed = weighed_where(2e8)
     assert (coding.codec, coding.zstd_level) == ("fast", 0)
     assert "whole auto" not in timed
 
 
 def test_a_machine_that_gets_busy_while_zstd_is_timed_does_not_lose_fast():
-    coding, _ = weighed_where(2e9, 2e9, queued=100.0)
+    coding, _ = weighed_where(2e9, queued=100.0)
     assert coding.codec == "auto"
 
 
@@ -247,13 +255,13 @@ def test_a_sample_is_pieces_from_all_over_the_plan_as_many_as_there_are_bytes():
     ),
     chunk_bytes=st.sampled_from([4096, 100_000, 1 << 20, 64 << 20]),
 )
-def test_a_sample_is_at_most_a_256th_or_1024th_and_lies_in_its_chunks(leaves, chunk_bytes):
+def test_a_sample_is_at_most_a_512th_or_1024th_and_lies_in_its_chunks(leaves, chunk_bytes):
     plan = plan_of(leaves, chunk_bytes)
     n_bytes = sum(run.n_bytes for run in plan.runs)
     words = {int(row[0]): (int(row[1]), int(row[2])) for run in plan.runs for row in run.chunks}
-    for split, share in ((True, 256), (False, 1024)):
+    for split, share, least in ((True, 512, 128 << 10), (False, 1024, 64 << 10)):
         runs = sample(plan, split=split)
-        assert sum(run.n_bytes for run in runs) <= max(64 << 10, n_bytes // share)
+        assert sum(run.n_bytes for run in runs) <= max(least, n_bytes // share)
         for run in runs:
             ((number, n_words, dtype, n_segments, columns),) = run.chunks.tolist()
             assert 0 < n_words <= words[number][0]
@@ -267,11 +275,11 @@ def test_a_sample_is_at_most_a_256th_or_1024th_and_lies_in_its_chunks(leaves, ch
 
 
 def test_pieces_are_cut_from_long_chunks_and_none_from_short_ones():
-    plan = plan_of([("float32", 64 << 20)] * 4, chunk_bytes=64 << 20)
+    plan = plan_of([("float32", 128 << 20)] * 4, chunk_bytes=64 << 20)
     runs = sample(plan, split=True)
     assert [run.n_bytes for run in runs] == [128 << 10] * 8
     places = [(run.first_buffer, int(run.segments[0, 1])) for run in runs]
-    assert places == [(i // 2, (16 << 20) * (1 + i % 2 * 2) - (64 << 10)) for i in range(8)]
+    assert places == [(i // 2, (32 << 20) * (1 + i % 2 * 2) - (64 << 10)) for i in range(8)]
     assert sample(plan_of([("float32", 10 << 10)] * 9999), split=True) != []  # in pools
     assert sample(plan_of([("float32", 256 << 20)], chunk_bytes=4096), split=True) == []
 
@@ -292,15 +300,48 @@ def test_a_part_of_a_chunk_codes_to_these_words(data):
     assert part.n_bytes == 4 * n_words
 
 
-def test_only_auto_on_a_large_state_or_much_for_zstd_is_weighed():
-    large, small = plan_of([("float32", 32 << 20)]), plan_of([("float32", 31 << 20)])
-    assert weighing.pays("auto", large)
-    assert not weighing.pays("auto", small)
-    assert weighing.pays("auto", plan_of([("float32", 5), ("int32", 1 << 20), ("int8", 3)]))
-    assert not weighing.pays("auto", plan_of([("float32", 4 << 20), ("int32", 1000 << 10)]))
-    assert not any(weighing.pays(codec, large) for codec in ("fast", "max", "off"))
+def unweighed(leaves, *, is_known=True, on_memory: bool = False, codec="auto") -> str | None:
+    plan = plan_of(leaves)
+    coding = weighing.unweighed(codec, plan, is_known=is_known, on_memory=on_memory)
+    return None if coding is None else coding.codec
+
+
+def test_only_auto_on_a_large_state_is_weighed():
+    assert unweighed([("float32", 32 << 20)]) is None
+    assert unweighed([("float32", 31 << 20)]) == "auto"
+    assert unweighed([("int32", 32 << 20)]) is None
+    assert unweighed([("float32", 256 << 20)], is_known=False) is None
+    assert unweighed([("float32", 255 << 20)], is_known=False) == "auto"
     for codec, level in {"auto": AUTO_LEVEL, "fast": 0, "max": MAX_LEVEL, "off": 0}.items():
         assert weighing.as_asked(codec).zstd_level == level
+
+
+def test_zstd_that_is_not_weighed_is_for_little():
+    much = [("float32", 5), ("int32", 1 << 20), ("int8", 3)]
+    little = [("float32", 4 << 20), ("int32", 1000 << 10)]
+    levels = {}
+    for name, state in {"much": much, "little": little}.items():
+        coding = weighing.unweighed("auto", plan_of(state), is_known=True, on_memory=False)
+        levels[name] = None if coding is None else (coding.codec, coding.zstd_level)
+    assert levels == {"much": ("auto", 0), "little": ("auto", AUTO_LEVEL)}
+
+
+def test_on_memory_only_much_for_the_ladder_is_weighed_and_the_rest_is_raw():
+    assert unweighed([("float32", 64 << 20)], on_memory=True) is None
+    assert unweighed([("bfloat16", 63 << 20), ("int32", 999 << 20)], on_memory=True) == "off"
+    assert unweighed([("int32", 999 << 20)], on_memory=True) == "off"
+    assert unweighed([], on_memory=True) == "off"
+
+
+@pytest.mark.parametrize("on_memory", [False, True])
+@pytest.mark.parametrize("codec", ["fast", "max", "off"])
+def test_what_was_asked_for_is_neither_weighed_nor_changed(codec, on_memory):
+    for n_bytes in (8, 32 << 20):
+        assert unweighed([("float32", n_bytes)], on_memory=on_memory, codec=codec) == codec
+
+
+# Above the state of a test, which then is too small to be weighed.
+SMALL = {"split_bytes": 8 << 20, "whole_bytes": 8 << 20}
 
 
 @pytest.fixture
@@ -310,20 +351,27 @@ def paced(monkeypatch):
     A storage of our choice waits; coding takes the processor as long as in SPLIT and WHOLE.
     """
 
-    def make(bytes_per_sec: float) -> tuple[PacedDriver, KnownStorage]:
+    def make(
+        bytes_per_sec: float,
+        cpu_secs_per_byte: float = 0.0,
+        split_bytes: int = 4 << 20,
+        whole_bytes: int = 1 << 20,
+    ) -> tuple[PacedDriver, KnownStorage]:
         clock = Clock()
-        driver = PacedDriver(bytes_per_sec, clock)
+        driver = PacedDriver(bytes_per_sec, clock, cpu_secs_per_byte)
         encode = saving.Prepared._encode
 
-        def timed(save, run, out, records, coding, align_bytes):
+        def timed(save, run, out, record, coding):
             split = int(run.chunks[0, 2]) == dtype_by_name("bfloat16").id
             speeds = SPLIT if split else WHOLE
             clock.spend(cpu=run.n_bytes / speeds.get(coding.codec, OFF).bytes_per_sec)
-            return encode(save, run, out, records, coding, align_bytes)
+            return encode(save, run, out, record, coding)
 
         monkeypatch.setattr(saving.Prepared, "_encode", timed)
         monkeypatch.setattr(saving, "open_driver", lambda name, directory: driver)
-        monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", 4 << 20)
+        monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", split_bytes)
+        monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", split_bytes)
+        monkeypatch.setattr(weighing, "RAW_WHOLE_ABOVE_BYTES", whole_bytes)
         monkeypatch.setattr(weighing, "_SHARE", 8)
         monkeypatch.setattr(weighing, "_WHOLE_SHARE", 32)
         monkeypatch.setattr(bandwidth, "_LEAST_BYTES", 1 << 20)
@@ -377,6 +425,53 @@ def test_storage_faster_than_coding_gets_raw_words(tmp_path, paced):
     assert (manifest["options"]["coding"], manifest["options"]["zstd_level"]) == ("off", 0)
 
 
+def assert_raw(report, manifest):
+    assert (report.coding, set(report.codecs)) == ("off", {"raw"})
+    assert (manifest["options"]["coding"], manifest["options"]["zstd_level"]) == ("off", 0)
+    assert "memory" in report.coding_reason
+    assert "weigh" not in report.seconds
+
+
+def test_a_small_state_is_raw_in_a_file_system_of_memory(tmp_path, paced, monkeypatch):
+    driver, storage = paced(1e7, **SMALL)
+    asked = []
+    monkeypatch.setattr(saving, "memory_file_system", lambda path: asked.append(path) or "tmpfs")
+    for number in range(2):
+        assert_raw(*saved(tmp_path, storage, number))
+    assert asked == [tmp_path / "0", tmp_path / "1"]
+    assert driver.n_probes == 0
+    report, _ = saved(tmp_path, storage, 2, codec="fast")
+    assert report.codecs.keys() == {"ladder", "raw"}
+
+
+def test_a_small_state_is_raw_once_a_save_has_waited_for_nothing(tmp_path, paced):
+    driver, storage = paced(1e18, cpu_secs_per_byte=1e-9, **SMALL)
+    report, _ = saved(tmp_path, storage)
+    assert (report.coding, report.codecs.keys()) == ("auto", {"ladder", "zstd"})
+    assert_raw(*saved(tmp_path, storage, 1))
+    assert driver.n_probes == 0
+
+
+def test_a_small_state_is_coded_on_storage_that_waits(tmp_path, paced):
+    driver, storage = paced(1e7, **SMALL)
+    for number in range(2):
+        report, _ = saved(tmp_path, storage, number)
+        assert (report.coding, report.codecs.keys()) == ("auto", {"ladder", "zstd"})
+        assert report.coding_reason == "not weighed"
+    assert driver.n_probes == 0
+
+
+def test_a_state_too_small_for_a_probe_is_weighed_from_the_second_save_on(
+    tmp_path, paced, monkeypatch
+):
+    driver, storage = paced(1e7)
+    monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", 8 << 20)
+    reasons = [saved(tmp_path, storage, number)[0].coding_reason for number in range(2)]
+    assert reasons[0].startswith("not weighed")
+    assert reasons[1].startswith("storage takes 0.01 GB/s")
+    assert driver.n_probes == 0
+
+
 @pytest.mark.parametrize("codec", ["fast", "max", "off"])
 def test_a_codec_that_was_asked_for_is_not_weighed(tmp_path, paced, codec):
     driver, storage = paced(1e7)
@@ -402,7 +497,7 @@ def test_storage_that_cannot_be_probed_does_not_fail_the_save(tmp_path, paced, m
 
 
 def test_a_handler_probes_once_and_a_save_by_itself_every_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", 4 << 20)
+    monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", 4 << 20)
     monkeypatch.setattr(bandwidth, "_LEAST_BYTES", 1 << 20)
     seen = []
 

@@ -311,6 +311,7 @@ def test_a_call_inside_a_call_does_not_disturb_it(monkeypatch):
     assert _native.encode_frame(words, 5, block_map=True, zstd_level=1) == expected
 
 
+@pytest.mark.slow
 def test_the_library_is_imported_at_the_first_use_only():
     text = "import sys, orbax_gds.codecs.registry; assert 'zstandard' not in sys.modules"
     subprocess.run([sys.executable, "-c", text], check=True)

@@ -76,7 +76,7 @@ __all__ = [
 
 LeafPath = tuple[tuple[str, str | int], ...]
 
-FEATURES = frozenset({"derived"})
+FEATURES = frozenset({"derived", "kinds"})
 _PREFIX_BYTES = 21
 _FIELDS = {
     "format": int,
@@ -126,9 +126,21 @@ def parse_manifest(data: bytes, where: str = "manifest.json") -> dict[str, Any]:
         )
     if manifest.get("base") is not None:
         raise Corrupt(f"{where}: field 'base' is not null.")
+    if "kinds" in manifest["requires"]:
+        manifest["leaves"] = _leaves_of_kinds(manifest, where)
     _check_leaves(manifest, where)
     _check_stripes(manifest["stripes"], where)
     return manifest
+
+
+def _leaves_of_kinds(manifest: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    kinds, leaves = manifest.get("kinds"), manifest["leaves"]
+    if type(kinds) is not list or not all(type(entry) is dict for entry in kinds + leaves):
+        raise Corrupt(f"{where}: kinds or leaves are no list of objects.")
+    numbers = [leaf.get("kind") for leaf in leaves]
+    if any(type(n) is not int for n in numbers) or {*numbers} != {*range(len(kinds))}:
+        raise Corrupt(f"{where}: leaves are of the kinds {sorted({*map(str, numbers)})}.")
+    return [kinds[n] | {"path": leaf.get("path")} for n, leaf in zip(numbers, leaves, strict=True)]
 
 
 def _check_leaves(manifest: dict[str, Any], where: str) -> None:

@@ -18,12 +18,18 @@ def direct_refusal(directory: str | os.PathLike[str]) -> str | None:
     """
     if sys.platform != "linux":
         return f"{sys.platform} has no O_DIRECT"
-    kind = _file_system(directory)
-    if kind in _MEMORY_FILE_SYSTEMS:
+    name = memory_file_system(directory)
+    if name is not None:
         # New kernels accept O_DIRECT there and ignore it: it would be a lie to say direct.
-        name = _MEMORY_FILE_SYSTEMS[kind]
         return f"{os.fspath(directory)!r} is on {name}, which lies in the page cache"
     return None
+
+
+def memory_file_system(directory: str | os.PathLike[str]) -> str | None:
+    """Return the name of the file system of a directory if it lies in memory, else None."""
+    if sys.platform != "linux":
+        return None
+    return _MEMORY_FILE_SYSTEMS.get(_file_system(directory) or 0)
 
 
 def direct_alignment(descriptor: int) -> int | None:

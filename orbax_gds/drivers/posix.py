@@ -1,8 +1,10 @@
 """Files of the operating system, written past the page cache where the file system allows it.
 
 A direct write costs a tenth of the processor time of a buffered one and leaves the page cache to
-others. The file system has the last word, on open or as late as the first write: then the file
-goes on through the page cache and remembers why.
+others. Reads are direct, too, and neither ask nor fill the page cache: into huge pages (staging.py)
+they are faster than buffered ones, cold at least, and what `verify` reads is what the device holds.
+The file system has the last word, on open or as late as the first write: then the file goes on
+through the page cache and remembers why.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ class PosixFile(File):
         self._insist = insist
         self._lock = threading.Lock()
         self._sync_failed = False
-        self._descriptor = self._open(_FLAGS[mode] | os.O_CLOEXEC, direct)
+        self.descriptor = self._descriptor = self._open(_FLAGS[mode] | os.O_CLOEXEC, direct)
 
     def write(self, offset: int, data: Source) -> None:
         view = byte_view(data)
@@ -117,7 +119,7 @@ class PosixFile(File):
             raise self._error(err, f"sync {n_bytes} bytes") from err
 
     def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
+        descriptor, self._descriptor, self.descriptor = self._descriptor, -1, None
         if descriptor < 0:
             return
         try:

@@ -171,6 +171,64 @@ void RunArguments::require_apart_from(const Buffer& other, const char* name) con
     }
 }
 
+EncodeOptions options_of(const std::string& codec, int zstd_level, std::optional<bool> block_map,
+                         bool one_frame) {
+    constexpr int kMostZstdLevel = 22;  // of the library
+    EncodeOptions options;
+    if (zstd_level < 0 || zstd_level > kMostZstdLevel) {
+        refuse("zstd_level must be 0 to ", kMostZstdLevel, ", not ", zstd_level, ".");
+    }
+    if (codec == "off") {
+        options = {CodecChoice::kRaw, MapChoice::kNever};
+    } else if (codec == "fast") {
+        options.codec = CodecChoice::kFast;
+    } else if (one_frame && codec == "raw") {
+        options.codec = CodecChoice::kRaw;
+    } else if (one_frame && codec == "ladder") {
+        options.codec = CodecChoice::kLadder;
+    } else if (one_frame && codec == "modelled") {
+        options.codec = CodecChoice::kModelled;
+    } else if (one_frame && codec == "ans") {
+        options.codec = CodecChoice::kAns;
+    } else if (one_frame && codec == "huffman") {
+        options.codec = CodecChoice::kHuffman;
+    } else if (one_frame && codec == "delta") {
+        options.codec = CodecChoice::kDelta;
+    } else if (codec == "max") {
+        options.codec = CodecChoice::kMax;
+    } else if (one_frame && codec == "zstd") {
+        options.codec = CodecChoice::kZstd;
+    } else if (codec != "auto") {
+        refuse("codec must be ",
+               one_frame ? "'auto', 'fast', 'max', 'off', 'raw', 'ladder', 'modelled', 'ans', "
+                           "'zstd', 'huffman' or 'delta'"
+                         : "'auto', 'fast', 'max' or 'off'",
+               ", not '", codec, "'.");
+    }
+    options.zstd_level = zstd_level;
+    if (block_map.has_value()) {
+        options.block_map = *block_map ? MapChoice::kAlways : MapChoice::kNever;
+    }
+    return options;
+}
+
+void check_records(const Buffer& records, size_t n_chunks) {
+    const size_t rows = records.rows("records", kIndexRecordBytes, 1);
+    if (rows != n_chunks) {
+        refuse("records has ", rows, " rows, but there are ", n_chunks, " chunks.");
+    }
+}
+
+void refuse_coding(const char* what, Status status) {
+    refuse(what, " cannot be coded: ", status_text(status), ".");
+}
+
+void check_alignment(size_t align_bytes) {
+    if (align_bytes == 0 || align_bytes % kFrameAlignment != 0 || align_bytes > kMaxFrameBytes) {
+        refuse("align_bytes must be a multiple of ", kFrameAlignment, ", not ", align_bytes, ".");
+    }
+}
+
 BaseArguments::BaseArguments(nb::sequence bases, size_t n_chunks) {
     for (nb::handle link : bases) {
         if (nb::len(link) != 2) {

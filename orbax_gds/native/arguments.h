@@ -120,4 +120,17 @@ private:
     Base base_;
 };
 
+// What a codec by name stands for; `one_frame` knows more names than a run does.
+EncodeOptions options_of(const std::string& codec, int zstd_level, std::optional<bool> block_map,
+                         bool one_frame);
+
+// Refuses anything but one index record a chunk.
+void check_records(const Buffer& records, size_t n_chunks);
+
+// Refuses what the end of a run cannot be aligned to.
+void check_alignment(size_t align_bytes);
+
+// Throws ValueError for words that the core does not code.
+[[noreturn]] void refuse_coding(const char* what, Status status);
+
 }  // namespace ogds

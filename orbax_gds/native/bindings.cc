@@ -16,86 +16,14 @@
 #include "arguments.h"
 #include "frame_info.h"
 #include "isa.h"
-#include "run.h"
+#include "lease.h"
+#include "run_writer_type.h"
 #include "zstd_calls.h"
 
 namespace nb = nanobind;
 using namespace ogds;
 
 namespace {
-
-constexpr int kMostZstdLevel = 22;                      // of the library
-constexpr size_t kKeptScratchBytes = size_t{16} << 20;  // a thread keeps at most this much
-
-// Memory of one thread, kept between calls: fresh pages cost more than coding what fills them.
-class Scratch {
-public:
-    std::span<uint8_t> words(size_t n_bytes) {
-        if (n_bytes > size_) {
-            words_ = std::make_unique_for_overwrite<uint8_t[]>(n_bytes);
-            size_ = n_bytes;
-        }
-        return {words_.get(), n_bytes};
-    }
-
-    Workspace& workspace() {
-        if (workspace_ == nullptr) {
-            workspace_ = std::make_unique<Workspace>();
-        }
-        return *workspace_;
-    }
-
-    void trim() noexcept {
-        if (size_ > kKeptScratchBytes) {
-            words_.reset();
-            size_ = 0;
-        }
-    }
-
-private:
-    std::unique_ptr<uint8_t[]> words_;
-    size_t size_ = 0;
-    std::unique_ptr<Workspace> workspace_;
-};
-
-// The scratch of the thread, or another while a call of the same thread has it: zstd calls Python,
-// where a signal's handler may save.
-class Lease {
-public:
-    Lease() {
-        if (!kept().is_lent) {
-            kept().is_lent = true;
-            scratch_ = &kept().scratch;
-        } else {
-            own_ = std::make_unique<Scratch>();
-            scratch_ = own_.get();
-        }
-    }
-    Lease(const Lease&) = delete;
-    Lease& operator=(const Lease&) = delete;
-    ~Lease() {
-        if (own_ == nullptr) {
-            scratch_->trim();
-            kept().is_lent = false;
-        }
-    }
-
-    Scratch* operator->() const noexcept { return scratch_; }
-
-private:
-    struct Kept {
-        Scratch scratch;
-        bool is_lent = false;
-    };
-
-    static Kept& kept() {
-        static thread_local Kept kept;
-        return kept;
-    }
-
-    Scratch* scratch_;
-    std::unique_ptr<Scratch> own_;
-};
 
 uint32_t crc32c(nb::handle data, uint32_t value) {
     const Buffer buffer(data, "data", Buffer::Access::kRead);
@@ -143,66 +71,13 @@ size_t py_max_frame_bytes(size_t n_words, uint32_t dtype) {
     return max_frame_bytes(static_cast<uint32_t>(n_words), known);
 }
 
-EncodeOptions options_of(const std::string& codec, int zstd_level, std::optional<bool> block_map,
-                         bool one_frame) {
-    EncodeOptions options;
-    if (zstd_level < 0 || zstd_level > kMostZstdLevel) {
-        refuse("zstd_level must be 0 to ", kMostZstdLevel, ", not ", zstd_level, ".");
-    }
-    if (codec == "off") {
-        options = {CodecChoice::kRaw, MapChoice::kNever};
-    } else if (codec == "fast") {
-        options.codec = CodecChoice::kFast;
-    } else if (one_frame && codec == "raw") {
-        options.codec = CodecChoice::kRaw;
-    } else if (one_frame && codec == "ladder") {
-        options.codec = CodecChoice::kLadder;
-    } else if (one_frame && codec == "modelled") {
-        options.codec = CodecChoice::kModelled;
-    } else if (one_frame && codec == "ans") {
-        options.codec = CodecChoice::kAns;
-    } else if (one_frame && codec == "huffman") {
-        options.codec = CodecChoice::kHuffman;
-    } else if (one_frame && codec == "delta") {
-        options.codec = CodecChoice::kDelta;
-    } else if (codec == "max") {
-        options.codec = CodecChoice::kMax;
-    } else if (one_frame && codec == "zstd") {
-        options.codec = CodecChoice::kZstd;
-    } else if (codec != "auto") {
-        refuse("codec must be ",
-               one_frame ? "'auto', 'fast', 'max', 'off', 'raw', 'ladder', 'modelled', 'ans', "
-                           "'zstd', 'huffman' or 'delta'"
-                         : "'auto', 'fast', 'max' or 'off'",
-               ", not '", codec, "'.");
-    }
-    options.zstd_level = zstd_level;
-    if (block_map.has_value()) {
-        options.block_map = *block_map ? MapChoice::kAlways : MapChoice::kNever;
-    }
-    return options;
-}
-
-void check_records(const Buffer& records, size_t n_chunks) {
-    const size_t rows = records.rows("records", kIndexRecordBytes, 1);
-    if (rows != n_chunks) {
-        refuse("records has ", rows, " rows, but there are ", n_chunks, " chunks.");
-    }
-}
-
-[[noreturn]] void refuse_coding(const char* what, Status status) {
-    refuse(what, " cannot be coded: ", status_text(status), ".");
-}
-
 size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunks, nb::handle out,
                      nb::handle records, const std::string& codec, size_t align_bytes,
                      int zstd_level, nb::sequence bases) {
     const EncodeOptions options = options_of(codec, zstd_level, std::nullopt, false);
     const RunArguments run(buffers, segments, chunks, Buffer::Access::kRead);
     run.require_cover();
-    if (align_bytes == 0 || align_bytes % kFrameAlignment != 0 || align_bytes > kMaxFrameBytes) {
-        refuse("align_bytes must be a multiple of ", kFrameAlignment, ", not ", align_bytes, ".");
-    }
+    check_alignment(align_bytes);
     const Buffer out_buffer(out, "out", Buffer::Access::kWrite);
     const Buffer record_buffer(records, "records", Buffer::Access::kWrite);
     check_records(record_buffer, run.chunks().size());
@@ -435,6 +310,7 @@ NB_MODULE(_native, m) {
     m.def("encode_run", &py_encode_run, nb::arg("buffers"), nb::arg("segments"), nb::arg("chunks"),
           nb::arg("out"), nb::arg("records"), nb::kw_only(), nb::arg("codec"),
           nb::arg("align_bytes"), nb::arg("zstd_level") = 0, nb::arg("bases") = nb::tuple());
+    add_run_writer(m);
     m.def("decode_run", &py_decode_run, nb::arg("frames"), nb::arg("records"), nb::arg("chunks"),
           nb::arg("buffers"), nb::arg("segments"), nb::kw_only(), nb::arg("check_only") = false,
           nb::arg("bases") = nb::tuple());

@@ -108,21 +108,28 @@ bool unused_bits_are_zero(const uint8_t* constants, uint32_t n, const Dtype& dty
 
 }  // namespace
 
+void NormalRuns::find_run() noexcept {
+    while (at_ < n_words_ && block_code(map_, at_ / kBlockWords) != BlockCode::kNormal) {
+        at_ = std::min(n_words_, at_ + kBlockWords);
+    }
+    end_ = at_;
+    while (end_ < n_words_ && block_code(map_, end_ / kBlockWords) == BlockCode::kNormal) {
+        end_ = std::min(n_words_, end_ + kBlockWords);
+    }
+}
+
 Run NormalRuns::next(uint32_t max_words) noexcept {
     if (map_ == nullptr) {
         const Run run = {at_, std::min(max_words, n_words_ - at_)};
         at_ += run.n_words;
         return run;
     }
-    while (at_ < n_words_ && block_code(map_, at_ / kBlockWords) != BlockCode::kNormal) {
-        at_ = std::min(n_words_, at_ + kBlockWords);
+    if (at_ == end_) {
+        find_run();
     }
-    const uint32_t first = at_;
-    const uint32_t end = n_words_ - first > max_words ? first + max_words : n_words_;
-    while (at_ < end && block_code(map_, at_ / kBlockWords) == BlockCode::kNormal) {
-        at_ = std::min(end, at_ + kBlockWords);
-    }
-    return {first, at_ - first};
+    const Run run = {at_, std::min(max_words, end_ - at_)};
+    at_ += run.n_words;
+    return run;
 }
 
 bool write_block_map(const uint8_t* words, const uint8_t* base, uint32_t n_words,

@@ -52,9 +52,13 @@ public:
     Run next(uint32_t max_words) noexcept;
 
 private:
+    // Sets at_ and end_ to the next run of normal blocks.
+    void find_run() noexcept;
+
     const uint8_t* map_;
     uint32_t n_words_;
     uint32_t at_ = 0;
+    uint32_t end_ = 0;  // of the run that at_ is in
 };
 
 // The words of a chunk to be coded and what is known of them.

@@ -44,17 +44,9 @@ Status decode_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype,
         status != Status::kOk) {
         return status;
     }
-    if (!escapes_fit(dtype.split, escapes, head.n_escapes)) {
-        return Status::kLadderExponent;
-    }
-    const MergeFn merge = kernels().ladder->merge[static_cast<size_t>(dtype.split)];
-    MergeTarget target = places.target(m, workspace.words);
-    target.ahead = {escapes + head.escapes_bytes, in.taken() - before};
-    if (!merge(workspace.planes[0], m, tables, nullptr, fields, escapes, head.n_escapes, target)) {
-        return Status::kLadderEscapes;
-    }
-    places.put(target, m);
-    return Status::kOk;
+    const Ahead ahead = {escapes + head.escapes_bytes, in.taken() - before};
+    return merge_sub_block({m, dtype.split, tables, fields, escapes, head.n_escapes, ahead},
+                           nullptr, places, workspace);
 }
 
 }  // namespace

@@ -55,8 +55,22 @@ struct Ahead {
     size_t n_bytes = 0;
 };
 
-// Where the words of a sub-block go. With past_caches they are not wanted in a cache, and `words`
-// is a multiple of kStreamAlignment.
+// Consecutive words of a sub-block; `first` is a multiple of kSliceStep.
+struct Slice {
+    uint32_t first;
+    uint32_t n_words;
+};
+
+inline constexpr uint32_t kSliceStep = 256;
+
+// The escaped exponents that are left.
+struct Escapes {
+    const uint8_t* at;
+    uint32_t n;
+};
+
+// Where the words of a slice go. With past_caches they are not wanted in a cache, and `words` is a
+// multiple of kStreamAlignment; the end of the sub-block waits until they are written.
 struct MergeTarget {
     uint8_t* words;
     bool past_caches = false;
@@ -64,11 +78,13 @@ struct MergeTarget {
     bool in_place = false;  // the words are where they belong
 };
 
-// Inverse of SplitFn. False if the ranks do not hold exactly n_escapes escapes. Of an escaped
+// Inverse of SplitFn for a slice of m words: `prediction` has its words alone, the ranks and fields
+// all m. Takes its escapes from those that are left; false if they are too few. Of an escaped
 // exponent only the bits of the split's exponents count.
-using MergeFn = bool (*)(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
-                         const uint8_t* prediction, const uint8_t* fields, const uint8_t* escapes,
-                         uint32_t n_escapes, const MergeTarget& target) noexcept;
+using MergeFn = bool (*)(const RankPlanes& ranks, uint32_t m, Slice slice,
+                         const LadderTables& tables, const uint8_t* prediction,
+                         const uint8_t* fields, Escapes& escapes,
+                         const MergeTarget& target) noexcept;
 
 // Writes the n values of a level, level_bytes(width, n) bytes, and hands on the values that it
 // cannot hold; returns their number. A width of 4 hands on nothing.

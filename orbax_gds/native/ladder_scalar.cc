@@ -105,31 +105,31 @@ uint32_t split(const uint8_t* words, uint32_t m, const LadderTables& tables,
 }
 
 template <Split kSplit>
-bool merge(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
-           const uint8_t* prediction, const uint8_t* fields, const uint8_t* escapes,
-           uint32_t n_escapes, const MergeTarget& target) noexcept {
+bool merge(const RankPlanes& ranks, uint32_t m, Slice slice, const LadderTables& tables,
+           const uint8_t* prediction, const uint8_t* fields, Escapes& escapes,
+           const MergeTarget& target) noexcept {
     constexpr SplitBits kBits = split_bits(kSplit);
     constexpr uint64_t kMantissaMask = (uint64_t{1} << kBits.mantissa) - 1;
-    uint32_t n_taken = 0;
-    for (uint32_t i = 0; i < m; ++i) {
-        const uint32_t symbol = tables.symbol_of_rank[value_at(ranks, i)];
+    for (uint32_t i = 0; i < slice.n_words; ++i) {
+        const uint32_t symbol = tables.symbol_of_rank[value_at(ranks, slice.first + i)];
         uint64_t exponent = (prediction == nullptr ? tables.emax : prediction[i]) - symbol;
         if (symbol == kEscapeSymbol) {
-            if (n_taken == n_escapes) {
+            if (escapes.n == 0) {
                 return false;
             }
-            exponent = load_partial_u64le(escapes + escape_bytes(kSplit) * n_taken++,
-                                          escape_bytes(kSplit));
+            exponent = load_partial_u64le(escapes.at, escape_bytes(kSplit));
+            escapes.at += escape_bytes(kSplit);
+            --escapes.n;
         } else if (symbol == kZeroSymbol && prediction != nullptr) {
             exponent = 0;
         }
-        const uint64_t rest = rest_at<rest_bits(kSplit)>(fields, i, m);
+        const uint64_t rest = rest_at<rest_bits(kSplit)>(fields, slice.first + i, m);
         const uint64_t sign = tables.sign_slot ? 0 : rest >> kBits.mantissa;
         const uint64_t top = sign << kBits.exponent | (exponent & max_exponent(kSplit));
         store_partial_u64le(target.words + word_bytes<kSplit>() * i, word_bytes<kSplit>(),
                             top << kBits.mantissa | (rest & kMantissaMask));
     }
-    return n_taken == n_escapes;
+    return true;
 }
 
 uint32_t encode_level(uint32_t width, const RankPlanes& values, uint32_t n, uint8_t* out,

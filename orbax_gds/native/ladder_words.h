@@ -350,26 +350,29 @@ inline void stream_group(uint8_t* to, const uint8_t* from, uint32_t n_bytes) noe
 }
 
 template <class V, class F, bool kPredicted>
-inline bool merge_words(const RankPlanes& ranks, uint32_t m, const LadderTables& header,
-                        const uint8_t* prediction, const uint8_t* fields, const uint8_t* escapes,
-                        uint32_t n_escapes, const MergeTarget& target) noexcept {
+inline bool merge_words(const RankPlanes& ranks, uint32_t m, Slice slice,
+                        const LadderTables& header, const uint8_t* prediction,
+                        const uint8_t* fields, Escapes& escapes,
+                        const MergeTarget& target) noexcept {
+    static_assert(kSliceStep % group_words<V>() == 0);
     constexpr uint32_t kGroup = group_words<V>();
     constexpr uint32_t kGroupBytes = F::kWordBytes * kGroup;
     const MergeTables<V, F> tables(header, kPredicted);
     PlaneCursor<const uint8_t, F> planes(fields, m);
-    const auto* ranks_in = reinterpret_cast<const uint8_t*>(&ranks);
+    planes.advance(slice.first);
+    const uint8_t* ranks_in = reinterpret_cast<const uint8_t*>(&ranks) + slice.first / 8;
     uint32_t n_taken = 0;
     uint32_t i = 0;
     bool enough = true;
     const auto patch = [&](typename V::T found, uint8_t* group, uint32_t n_words) {
         for_each_bit<V>(found, n_words, [&](uint32_t at) {
-            enough = enough && patch_escape<F>(group, at, escapes, n_escapes, n_taken);
+            enough = enough && patch_escape<F>(group, at, escapes.at, escapes.n, n_taken);
         });
     };
     uint8_t* words = target.words;
-    Prefetcher ahead(target.ahead, m / kGroup);
+    Prefetcher ahead(target.ahead, slice.n_words / kGroup);
     alignas(64) uint8_t staged[kGroupBytes];
-    for (; i + kGroup <= m; i += kGroup, words += kGroupBytes) {
+    for (; i + kGroup <= slice.n_words; i += kGroup, words += kGroupBytes) {
         ahead.step();
         uint8_t* group = target.past_caches ? staged : words;
         const uint8_t* predicted = kPredicted ? prediction + i : nullptr;
@@ -383,8 +386,8 @@ inline bool merge_words(const RankPlanes& ranks, uint32_t m, const LadderTables&
             stream_group<V>(words, staged, kGroupBytes);
         }
     }
-    if (i < m) {
-        const uint32_t rest = m - i;
+    if (i < slice.n_words) {
+        const uint32_t rest = slice.n_words - i;
         uint8_t* group = staged;
         uint8_t predicted[kGroup] = {};
         uint8_t group_fields[fields_bytes(rest_bits(F::kSplit), kGroup) + 1] = {};
@@ -400,10 +403,12 @@ inline bool merge_words(const RankPlanes& ranks, uint32_t m, const LadderTables&
               group, rest);
         __builtin_memcpy(words, group, F::kWordBytes * rest);
     }
-    if (target.past_caches) {
+    if (slice.first + slice.n_words == m) {
         V::fence();
     }
-    return enough && n_taken == n_escapes;
+    escapes.at += escape_bytes(F::kSplit) * size_t{n_taken};
+    escapes.n -= n_taken;
+    return enough;
 }
 
 template <class V, class F>
@@ -419,16 +424,16 @@ uint32_t split(const uint8_t* words, uint32_t m, const LadderTables& tables,
 }
 
 template <class V, class F>
-bool merge(const RankPlanes& ranks, uint32_t m, const LadderTables& tables,
-           const uint8_t* prediction, const uint8_t* fields, const uint8_t* escapes,
-           uint32_t n_escapes, const MergeTarget& target) noexcept {
+bool merge(const RankPlanes& ranks, uint32_t m, Slice slice, const LadderTables& tables,
+           const uint8_t* prediction, const uint8_t* fields, Escapes& escapes,
+           const MergeTarget& target) noexcept {
     if constexpr (F::kPredicted) {
         if (prediction != nullptr) {
-            return merge_words<V, F, true>(ranks, m, tables, prediction, fields, escapes,
-                                           n_escapes, target);
+            return merge_words<V, F, true>(ranks, m, slice, tables, prediction, fields, escapes,
+                                           target);
         }
     }
-    return merge_words<V, F, false>(ranks, m, tables, nullptr, fields, escapes, n_escapes, target);
+    return merge_words<V, F, false>(ranks, m, slice, tables, nullptr, fields, escapes, target);
 }
 
 }  // namespace

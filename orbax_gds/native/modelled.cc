@@ -127,7 +127,7 @@ const uint8_t* full_fields(const uint8_t* fields, uint32_t m, Split split, uint3
 }
 
 Status decode_sub_block(PayloadReader& in, const ModelledHead& head, const Dtype& dtype,
-                        const ModelledTables& tables, const uint8_t* predicted, Places& places,
+                        const ModelledTables& tables, Predictor& predictor, Places& places,
                         Workspace& workspace) noexcept {
     const uint32_t m = head.n_words;
     const size_t before = in.taken();
@@ -147,18 +147,10 @@ Status decode_sub_block(PayloadReader& in, const ModelledHead& head, const Dtype
         status != Status::kOk) {
         return status;
     }
-    if (!escapes_fit(dtype.split, escapes, head.ladder.n_escapes)) {
-        return Status::kLadderExponent;
-    }
-    const MergeFn merge = kernels().ladder->merge[static_cast<size_t>(dtype.split)];
-    MergeTarget target = places.target(m, workspace.words);
-    target.ahead = {escapes + head.ladder.escapes_bytes, in.taken() - before};
-    if (!merge(workspace.planes[0], m, tables.ladder, predicted, fields, escapes,
-               head.ladder.n_escapes, target)) {
-        return Status::kLadderEscapes;
-    }
-    places.put(target, m);
-    return Status::kOk;
+    const Ahead ahead = {escapes + head.ladder.escapes_bytes, in.taken() - before};
+    return merge_sub_block(
+        {m, dtype.split, tables.ladder, fields, escapes, head.ladder.n_escapes, ahead},
+        &predictor, places, workspace);
 }
 
 }  // namespace
@@ -244,8 +236,7 @@ Status decode_modelled(PayloadReader& in, NormalRuns runs, uint32_t n_words,
             return status;
         }
         if (const Status status =
-                decode_sub_block(in, head, dtype, tables, predictor.next(head.n_words),
-                                 places, workspace);
+                decode_sub_block(in, head, dtype, tables, predictor, places, workspace);
             status != Status::kOk) {
             return status;
         }

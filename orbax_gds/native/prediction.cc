@@ -19,6 +19,7 @@ template <class Word>
 constexpr uint32_t kStrips = sizeof(Word) == 2 ? 2 : 3;  // in a row
 constexpr uint32_t kMostStrips = 3;
 constexpr uint32_t kPrefetchRows = 16;  // no hardware foresees the strips of the next rows
+constexpr uint32_t kPrefetchSampledRows = 2;
 template <class Word>
 constexpr uint32_t kSampledColumns = kStrips<Word> * kStripWords<Word>;
 constexpr uint32_t kMostSampledColumns = 64;
@@ -116,6 +117,13 @@ public:
         }
     }
 
+    // Asks for n words of a row, or for what comes after it where it is shorter.
+    void prefetch(uint32_t row, uint32_t first, uint32_t n) const noexcept {
+        for (uint32_t k = 0; k < n; k += kStripWords<Word>) {
+            __builtin_prefetch(at(row, first + k));
+        }
+    }
+
     Vector exponents(const uint8_t* words) const noexcept {
         return Lanes<Word>::load(words) >> static_cast<Word>(bits_.shift) &
                static_cast<Word>(bits_.mask);
@@ -197,6 +205,9 @@ void fit_columns(const Matrix<Word>& matrix, const uint8_t* of_row, uint8_t* of_
         SumOf<Word> counts[kColumnBlock] = {};
         for (uint32_t s = 0; s < n_sampled; ++s) {
             const uint32_t row = sampled[s];
+            if (s + kPrefetchSampledRows < n_sampled) {
+                matrix.prefetch(sampled[s + kPrefetchSampledRows], first, n);
+            }
             const uint32_t have = matrix.columns_of(row);
             if (first < have) {
                 add_to_columns(matrix, matrix.at(row, first), std::min(n, have - first),

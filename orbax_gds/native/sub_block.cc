@@ -9,6 +9,9 @@
 namespace ogds {
 namespace {
 
+// Predicted and merged at once, so that the predictions stay in the first cache.
+constexpr uint32_t kPredictedWords = 4096;
+
 Status status_of(LevelResult result) noexcept {
     switch (result) {
         case LevelResult::kOk: return Status::kOk;
@@ -43,6 +46,14 @@ const uint8_t* gather(const uint8_t* words, NormalRuns& runs, uint32_t m, uint32
             return scratch;
         }
     }
+}
+
+uint32_t Places::piece(uint32_t m) const noexcept {
+    if (words_ == nullptr) {
+        return m;
+    }
+    NormalRuns runs = runs_;
+    return runs.next(m).n_words;
 }
 
 MergeTarget Places::target(uint32_t m, uint8_t* scratch) const noexcept {
@@ -158,6 +169,31 @@ Status read_levels(const uint8_t* levels, const SubBlockHead& head,
         n_next = n;
     }
     return Status::kOk;
+}
+
+Status merge_sub_block(const MergeParts& parts, Predictor* predictor, Places& places,
+                       Workspace& workspace) noexcept {
+    if (!escapes_fit(parts.split, parts.escapes, parts.n_escapes)) {
+        return Status::kLadderExponent;
+    }
+    const MergeFn merge = kernels().ladder->merge[static_cast<size_t>(parts.split)];
+    Escapes escapes = {parts.escapes, parts.n_escapes};
+    for (Slice slice = {0, 0}; slice.first < parts.m; slice.first += slice.n_words) {
+        const uint32_t left = parts.m - slice.first;
+        const uint32_t most = predictor != nullptr ? std::min(left, kPredictedWords) : left;
+        slice.n_words = places.piece(most);
+        MergeTarget target = places.target(slice.n_words, workspace.words);
+        const size_t begin = parts.ahead.n_bytes * slice.first / parts.m;
+        const size_t end = parts.ahead.n_bytes * (slice.first + slice.n_words) / parts.m;
+        target.ahead = {parts.ahead.at + begin, end - begin};
+        const uint8_t* predicted = predictor != nullptr ? predictor->next(slice.n_words) : nullptr;
+        if (!merge(workspace.planes[0], parts.m, slice, parts.tables, predicted, parts.fields,
+                   escapes, target)) {
+            return Status::kLadderEscapes;
+        }
+        places.put(target, slice.n_words);
+    }
+    return escapes.n == 0 ? Status::kOk : Status::kLadderEscapes;
 }
 
 bool escapes_fit(Split split, const uint8_t* escapes, uint32_t n) noexcept {

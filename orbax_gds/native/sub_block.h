@@ -5,6 +5,7 @@
 #include "dtypes.h"
 #include "ladder_tables.h"
 #include "payload.h"
+#include "prediction.h"
 #include "workspace.h"
 
 namespace ogds {
@@ -19,6 +20,9 @@ class Places {
 public:
     Places(uint8_t* words, NormalRuns runs, uint32_t word_bytes, bool keeps_words) noexcept
         : words_(words), runs_(runs), word_bytes_(word_bytes), keeps_words_(keeps_words) {}
+
+    // How many of the next m words, at least one, lie in one piece.
+    uint32_t piece(uint32_t m) const noexcept;
 
     // Where the next m words are merged: in their place if that is one piece and can be streamed
     // to, else in `scratch`.
@@ -69,6 +73,22 @@ Status write_levels(uint32_t m, Split split, const LadderTables& tables, uint32_
 // the sign slot, if there is one, is in workspace.bitmaps.
 Status read_levels(const uint8_t* levels, const SubBlockHead& head,
                    const LadderTables& tables, Workspace& workspace) noexcept;
+
+// A sub-block whose levels were read.
+struct MergeParts {
+    uint32_t m;
+    Split split;
+    const LadderTables& tables;
+    const uint8_t* fields;  // of full rests
+    const uint8_t* escapes;
+    uint32_t n_escapes;
+    Ahead ahead;
+};
+
+// Merges the ranks in workspace.planes[0] with the rest and brings the words to their places;
+// `predictor` is nullptr without predictions.
+Status merge_sub_block(const MergeParts& parts, Predictor* predictor, Places& places,
+                       Workspace& workspace) noexcept;
 
 // Whether n escaped exponents are exponents of the split at all.
 bool escapes_fit(Split split, const uint8_t* escapes, uint32_t n) noexcept;

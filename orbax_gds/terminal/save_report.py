@@ -11,7 +11,7 @@ from orbax_gds.wording import NOTHING, counted_text, ratio_text, shown, size_tex
 
 __all__ = ["save_report_text"]
 
-_STAGES = ("plan", "snapshot", "derive", "weigh", "encode", "pace", "write", "sync")
+_STAGES = ("plan", "snapshot", "derive", "weigh", "encode", "pace", "write", "sync", "commit")
 
 
 def save_report_text(reports: Sequence[ProcessReport]) -> None:

@@ -61,21 +61,21 @@ class DriverConformance:
         with driver.open(tmp_path / "f", "r") as file:
             assert read(file, 0, UNIT + 5) == bytes(UNIT + 5)
 
-    @pytest.mark.parametrize("shift", [0, 1, 64, 512])
     @pytest.mark.parametrize(
         ("offset", "n_bytes"),
         [(0, UNIT), (UNIT, 2 * UNIT), (0, 1), (1, UNIT), (UNIT - 1, 2), (511, 513), (5000, 6000)],
     )
-    def test_read_needs_no_alignment(self, driver, tmp_path, offset, n_bytes, shift):
+    def test_read_needs_no_alignment(self, driver, tmp_path, offset, n_bytes):
         content = pattern(3 * UNIT + 100)
         write_file(driver, tmp_path / "f", content)
-        guarded = aligned_empty(n_bytes + shift + 1)
-        guarded[:] = 0xA5
-        with driver.open(tmp_path / "f", "r") as file:
-            file.read(offset, guarded[shift : shift + n_bytes])
-        assert np.array_equal(guarded[shift:-1], content[offset : offset + n_bytes])
-        assert guarded[-1] == 0xA5
-        assert np.all(guarded[:shift] == 0xA5)
+        for shift in (0, 1, 64, 512):
+            guarded = aligned_empty(n_bytes + shift + 1)
+            guarded[:] = 0xA5
+            with driver.open(tmp_path / "f", "r") as file:
+                file.read(offset, guarded[shift : shift + n_bytes])
+            assert np.array_equal(guarded[shift:-1], content[offset : offset + n_bytes]), shift
+            assert guarded[-1] == 0xA5, shift
+            assert np.all(guarded[:shift] == 0xA5), shift
 
     def test_long_unaligned_read_to_the_end_keeps_its_path(self, driver, carried, tmp_path):
         content = pattern((2 << 20) + 4321)

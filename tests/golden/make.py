@@ -20,6 +20,7 @@ from golden import example, example_codings
 from golden.deltas import deltas
 from golden.derived_items import write_derived_item, write_saved_derived_item
 from golden.frames import frames
+from golden.kinds_item import write_kinds_item
 from golden.refused import refused
 from golden.saved_items import write_coded_item, write_saved_item
 from golden.words import narrow
@@ -44,6 +45,7 @@ def items() -> Iterator[tuple[str, Path]]:
         "saved max": partial(write_coded_item, codec="max"),
         "derived": write_derived_item,
         "derived saved": write_saved_derived_item,
+        "kinds": write_kinds_item,
     }
     for name, write_item in writers.items():
         if not (GOLDEN / "items" / name).exists():

@@ -62,10 +62,10 @@ int main() {
         for (size_t n = 0; n <= 1200; ++n) {
             equals_the_definition(n);
         }
-        for (size_t n : {3071u, 3072u, 3073u, 3456u, 6144u, 10000u, 65537u}) {
+        for (size_t n : {3072u, 4095u, 4096u, 4097u, 4607u, 4608u, 8192u, 10000u, 65537u}) {
             equals_the_definition(n);
         }
-        for (size_t n : {1u, 63u, 4095u, 4096u, 4159u, 6200u, 40000u}) {
+        for (size_t n : {1u, 63u, 4095u, 4096u, 4159u, 6200u, 8255u, 40000u}) {
             for (size_t offset : {0u, 1u, 17u, 63u}) {
                 copies_what_it_checksums(n, offset);
             }

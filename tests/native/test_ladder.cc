@@ -129,15 +129,27 @@ void predicted_words_come_back(uint8_t id, uint32_t m, Look look, bool near) {
         CHECK(first.ranks.empty() || found == first, isa, int{id}, m, near);
         CHECK(!near || found.n_escapes == 0, isa, int{id}, m);
         first = found;
-        for (const bool past_caches : {false, true}) {
-            Bytes merged(words.size());
-            const auto merge = [&](uint32_t n_escapes) {
-                return kernel.merge[split](ranks, m, tables, prediction.data(),
-                                           found.fields.data(), found.escapes.data(), n_escapes,
-                                           {merged.data(), past_caches});
-            };
-            CHECK(merge(found.n_escapes) && merged == words, isa, int{id}, m, near, past_caches);
-            CHECK(found.n_escapes == 0 || !merge(found.n_escapes - 1), isa, int{id}, m);
+        Bytes merged;
+        const auto merge = [&](uint32_t n_escapes, uint32_t slice_words, bool past_caches) {
+            merged.assign(words.size(), 0);
+            Escapes escapes = {found.escapes.data(), n_escapes};
+            bool enough = true;
+            for (Slice slice = {0, 0}; enough && slice.first < m; slice.first += slice.n_words) {
+                slice.n_words = std::min(m - slice.first, slice_words);
+                uint8_t* to = merged.data() + size_t{slice.first} * dtype.container_bytes;
+                enough = kernel.merge[split](ranks, m, slice, tables,
+                                             prediction.data() + slice.first, found.fields.data(),
+                                             escapes, {to, past_caches});
+            }
+            return enough && escapes.n == 0;
+        };
+        for (const uint32_t slice_words : {kSliceStep, 3 * kSliceStep, kSubBlockWords}) {
+            for (const bool past_caches : {false, true}) {
+                CHECK(merge(found.n_escapes, slice_words, past_caches) && merged == words, isa,
+                      int{id}, m, near, slice_words, past_caches);
+                CHECK(found.n_escapes == 0 || !merge(found.n_escapes - 1, slice_words, past_caches),
+                      isa, int{id}, m, slice_words);
+            }
         }
     }
 }
