@@ -27,7 +27,6 @@ from orbax_gds.final_names import final_path
 from orbax_gds.manifest import Path
 from orbax_gds.monitoring import SaveReport
 from orbax_gds.options import Options
-from orbax_gds.pacing import Pace
 from orbax_gds.plan_cache import PlanCache
 from orbax_gds.staging import BufferPool
 from orbax_gds.threads import give_way
@@ -108,7 +107,6 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         self._pool: BufferPool | None = None
         self._plans: PlanCache | None = None
         self._storage = KnownStorage()
-        self._pace = Pace(self._options.bytes_per_second)
         self._synced: dict[FilePath, SaveReport] = {}  # of items that are not published yet
         self._published: set[FilePath] = set()  # items that Orbax renames after us
         self._failed: collections.Counter[FilePath] = collections.Counter()  # saves by directory
@@ -248,9 +246,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         )
 
     def _write(self, prepared: saving.Prepared, target: FilePath) -> None:
-        report = prepared.write(
-            target, pool=self._shared_pool(), storage=self._storage, pace=self._pace
-        )
+        report = prepared.write(target, pool=self._shared_pool(), storage=self._storage)
         if report.process == 0:  # the others log theirs at once, and publish nothing
             with self._lock:
                 self._synced[target] = report

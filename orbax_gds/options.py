@@ -70,8 +70,9 @@ class Options:
             Where the copies do not fit, they are taken in windows, and training waits for all but
             the last to be written; the shards of one run (8 MiB) are always taken whole, and words
             that follow from others are not looked for. None, the default, copies all at once.
-        io_rate: most bytes a second of frames that the saves of a handler write in a process,
-            such as "500MiB"; None does not slow down. Coding is chosen as without it.
+        io_rate: most bytes a second that a process writes, such as "500MiB": all saves with the
+            same rate share it, whatever their items and handlers, and measuring storage is one of
+            them. None does not slow down. Coding is chosen as without it.
         workers: threads that code and write; None takes the number of processors, at most 4.
         derive: do not store words that follow from other leaves of the same save: of a leaf that
             equals another, or is another one rounded from float32 to bfloat16. Every word is

@@ -53,7 +53,7 @@ from orbax_gds.manifest import (
 )
 from orbax_gds.monitoring import CodecBytes, Lap, SaveReport, Stopwatch
 from orbax_gds.options import Options
-from orbax_gds.pacing import Pace
+from orbax_gds.pacing import pace_of
 from orbax_gds.pending import PendingStripe
 from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run
 from orbax_gds.plan_cache import PlanCache, Planned
@@ -253,6 +253,7 @@ class Prepared:
         self._custom_metadata = custom_metadata
         self.was_known = was_known
         self._snapshot = snapshot
+        self._pace = pace_of(options.bytes_per_second)
         self._n_derived = self._bytes_derived = 0
 
     @property
@@ -291,7 +292,6 @@ class Prepared:
         *,
         pool: BufferPool | None = None,
         storage: KnownStorage | None = None,
-        pace: Pace | None = None,
     ) -> SaveReport:
         """Write and seal this process's stripe; on process 0, leave what publication needs.
 
@@ -301,7 +301,6 @@ class Prepared:
             directory: the item's directory, which exists.
             pool: buffers from `make_pool`, kept for many saves; None makes them for this one.
             storage: what earlier saves measured, kept for many; None knows nothing yet.
-            pace: of `io_rate`, kept for all saves of the process; None is for this one alone.
 
         Returns:
             The report, in the state "synced".
@@ -314,7 +313,6 @@ class Prepared:
         began, directory = Lap(), FilePath(directory)
         path = directory / stripes.file_name(self.process)
         storage = storage or KnownStorage()
-        pace = pace or Pace(self.options.bytes_per_second)
         try:
             _refuse_published(directory)
             _refuse_missing(directory)
@@ -325,7 +323,7 @@ class Prepared:
             with _lent(pool, self.options) as buffers:
                 self.coding = self._resolve(driver, path, key, buffers, storage)
                 with driver.open(path, "w") as file:
-                    writer = StripeWriter(self, file, buffers, storage.meter(), pace)
+                    writer = StripeWriter(self, file, buffers, storage.meter(), self._pace)
                     writer.write()
                     with self.watch.time("sync"), writer.meter.measure():
                         file.sync(writer.file_bytes)
@@ -448,6 +446,7 @@ class Prepared:
                         known.meter,
                         n_bytes=probe_bytes(state_bytes),
                         n_threads=self.options.n_workers,
+                        pace=self._pace,
                     )
                 except OSError as err:  # if it is in the way of the save, that will say so
                     reason = f"the storage cannot be measured: {err}"

@@ -79,7 +79,7 @@ class StripeWriter:
         file: open for writing, empty.
         pool: buffers that hold a coded run each.
         meter: of what writing takes.
-        pace: that its frames keep.
+        pace: that its writes keep.
 
     Attributes:
         uuid: of the stripe, 16 bytes.
@@ -129,8 +129,14 @@ class StripeWriter:
         block = aligned_empty(stripes.align(len(data), stripes.PAGE_BYTES))
         block[: len(data)] = np.frombuffer(data, np.uint8)
         block[len(data) :] = 0
+        self._keep_pace(len(block))
         with self.meter.measure():
             self.file.write(offset, block)
+
+    def _keep_pace(self, n_bytes: int) -> None:
+        if self.source.options.io_rate is not None:
+            with self.source.watch.time("pace"):
+                self._pace.wait(n_bytes, self._stopped)
 
     def _write_runs(self, runs: Sequence[Run]) -> None:
         coding = self.source.coding
@@ -197,9 +203,7 @@ class StripeWriter:
             offset, n_bytes = placed
             if n_bytes == 0:
                 return True
-            if is_paced:
-                with self.source.watch.time("pace"):
-                    self._pace.wait(n_bytes, self._stopped)
+            self._keep_pace(n_bytes)
             if self._error is not None:
                 return False
             with self.source.watch.time("write"), self.meter.measure():
