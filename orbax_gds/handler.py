@@ -119,7 +119,8 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
 
         The directory need not exist yet: the future waits until Orbax has made it. The tree may be
         changed, and its arrays donated, as soon as this returns; with a `staging_bytes` that holds
-        less than an accelerator's part of the tree that takes until nearly all is written.
+        less than what an accelerator holds of the tree, and its NumPy arrays, that takes until
+        nearly all is written.
 
         With several processes the future waits for all of them, so that one that fails, dies or
         lags is named.

@@ -65,8 +65,9 @@ class Options:
         driver: "auto" writes directly to the device where the file system allows and through the
             page cache elsewhere; "direct" or "buffered" insists.
         chunk_bytes: upper bound of a chunk before coding, 4 KiB to 64 MiB.
-        staging_bytes: bound of the host memory that a save takes: copies from accelerators, and
-            buffers on the way to disk, of which there is always one, of about 9 MiB or a chunk.
+        staging_bytes: bound of the host memory that a save takes: copies from accelerators and of
+            NumPy arrays, and buffers on the way to disk, of which there is always one, of about
+            9 MiB or a chunk. Of jax arrays on CPUs only those below 64 KiB are copied, at once.
             Where the copies do not fit, they are taken in windows, and training waits for all but
             the last to be written; the shards of one run (8 MiB) are always taken whole, and words
             that follow from others are not looked for. None, the default, copies all at once.

@@ -79,9 +79,9 @@ class Planned:
         return cut
 
     def windows(self, most_bytes: int | None) -> Sequence[Window]:
-        """Return the windows of `whole.plan` in which copies from accelerators fit a bound."""
+        """Return the windows of `whole.plan` in which the copies of its words fit a bound."""
         if most_bytes not in self._windows:
-            sizes = self.picks.far_bytes()
+            sizes = self.picks.staged_bytes()
             whole = self.whole.plan
             most = sum(sizes) if most_bytes is None else most_bytes
             self._windows[most_bytes] = windows(whole, sizes, most)

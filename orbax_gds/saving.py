@@ -163,7 +163,7 @@ def _refuse_missing(directory: FilePath) -> None:
 
 
 def _snapshot_bytes(options: Options) -> int | None:
-    """Return the bound of the copies from accelerators: what the buffers of a save leave."""
+    """Return the bound of the copies of the tree: what the buffers of a save leave."""
     if options.staging_bytes is None:
         return None
     n_buffers, buffer_bytes = _buffers(options)
@@ -197,7 +197,8 @@ def prepare(
     """Take a PyTree apart, plan its stripe and take the snapshot: all that must block training.
 
     When it returns, the tree may be changed, donated or deleted; where `staging_bytes` holds less
-    than an accelerator's part of it, only once `Prepared.staged` is set by `Prepared.write`.
+    than what accelerators hold of it and its NumPy arrays, only once `Prepared.staged` is set by
+    `Prepared.write`.
 
     Args:
         tree: as in `save`.

@@ -1,4 +1,4 @@
-"""What accelerators hold comes to host memory in windows that keep a bound, and all is saved."""
+"""Copies of a tree come to host memory in windows that keep a bound, and all is saved."""
 
 import gc
 import threading
@@ -217,3 +217,34 @@ def test_windows_take_and_leave_every_shard_once_and_keep_the_bound(rows, far, b
             assert {s for s in used if sizes[s]} <= held
         held -= set(window.left)
     assert not held
+
+
+@pytest.mark.parametrize("bound", [30 * MIB, 1])
+def test_copies_of_numpy_arrays_count_and_may_be_changed_once_training_goes_on(
+    monkeypatch, tmp_path, bound
+):
+    held = Watched(monkeypatch)
+    copy = snapshot._little_endian
+
+    def counted(array, *, copy_of=copy, **options):
+        words = (w for s in held.snapshots for w in s.words if isinstance(w, np.ndarray))
+        held.most = max(held.most, array.nbytes + sum(w.nbytes for w in words))
+        held.n_dispatches += 1
+        return copy_of(array, **options)
+
+    monkeypatch.setattr(snapshot, "_little_endian", counted)
+    options = ogds.Options(staging_bytes=bound, workers=2)
+    n_buffers, buffer_bytes = saving._buffers(options)
+    rng = np.random.default_rng(0)
+    tree = {f"w{i}": rng.standard_normal((1024, 1024)).astype(">f4") for i in range(8)}
+    tree |= {f"x{i}": rng.standard_normal((512, 1024)) for i in range(4)}
+    expected = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in tree.items()}
+    handler = ogds.GdsCheckpointHandler(options)
+    with ocp.CheckpointManager(tmp_path, item_handlers=handler) as manager:
+        manager.save(0, args=ogds.args.GdsSave(tree))
+        for array in tree.values():
+            array[:] = 0
+        manager.wait_until_finished()
+        assert_same_bits(manager.restore(0, args=ogds.args.GdsRestore()), expected)
+    assert held.n_dispatches == len(tree)
+    assert held.most <= max(bound - n_buffers * buffer_bytes, 12 * MIB)
