@@ -114,7 +114,7 @@ def test_training_waits_until_the_tree_is_not_needed_any_more(tmp_path):
 @pytest.mark.parametrize("bound", [None, 1])
 def test_a_tree_on_accelerators_may_be_donated_as_soon_as_save_returns(tmp_path, bound):
     handler = ogds.GdsCheckpointHandler(ogds.Options(staging_bytes=bound))
-    tree, expected = state(3), state(3)
+    tree, expected = state(), state()
     step = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
     with ocp.CheckpointManager(tmp_path, item_handlers=handler) as manager:
         manager.save(0, args=ogds.args.GdsSave(tree))
