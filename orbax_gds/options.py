@@ -59,7 +59,7 @@ class Options:
             the state, at most 16 MiB. Smaller saves, and chunks below 64 KiB, are coded without a
             look, but for words for zstd where there is 1 MiB of them. In memory (tmpfs, ramfs, or
             storage that the handler's last save did not wait for) zstd is not used, and a save of
-            less than 64 MiB of floats is raw.
+            less than 256 MiB of floats is raw.
             "fast" only tries what is nearly as fast as copying. "max" tries everything, for
             archives. "off" stores the words as they are.
         driver: "auto" writes directly to the device where the file system allows and through the

@@ -327,8 +327,8 @@ def test_zstd_that_is_not_weighed_is_for_little():
 
 
 def test_on_memory_only_much_for_the_ladder_is_weighed_and_the_rest_is_raw():
-    assert unweighed([("float32", 64 << 20)], on_memory=True) is None
-    assert unweighed([("bfloat16", 63 << 20), ("int32", 999 << 20)], on_memory=True) == "off"
+    assert unweighed([("float32", 256 << 20)], on_memory=True) is None
+    assert unweighed([("bfloat16", 255 << 20), ("int32", 999 << 20)], on_memory=True) == "off"
     assert unweighed([("int32", 999 << 20)], on_memory=True) == "off"
     assert unweighed([], on_memory=True) == "off"
 
