@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -138,9 +138,10 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             raise
 
         async def store() -> None:  # in a thread and a loop of its own, so that it may block
-            give_way()
+            if prepared.staged.is_set():  # else training waits for this thread
+                give_way()
             self._sync_renames()
-            self._write(prepared, target)
+            self._write(prepared, target, when_staged=give_way)
 
         stored = CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")
         _await_staged(prepared, stored)
@@ -246,8 +247,18 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             cache=self._known_plans(),
         )
 
-    def _write(self, prepared: saving.Prepared, target: FilePath) -> None:
-        report = prepared.write(target, pool=self._shared_pool(), storage=self._storage)
+    def _write(
+        self,
+        prepared: saving.Prepared,
+        target: FilePath,
+        when_staged: Callable[[], None] | None = None,
+    ) -> None:
+        report = prepared.write(
+            target,
+            pool=self._shared_pool(),
+            storage=self._storage,
+            when_staged=when_staged,
+        )
         if report.process == 0:  # the others log theirs at once, and publish nothing
             with self._lock:
                 self._synced[target] = report

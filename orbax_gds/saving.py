@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -256,6 +256,7 @@ class Prepared:
         self._snapshot = snapshot
         self._pace = pace_of(options.bytes_per_second)
         self._n_derived = self._bytes_derived = 0
+        self._when_staged: Callable[[], None] | None = None
 
     @property
     def staged(self) -> threading.Event:
@@ -278,6 +279,8 @@ class Prepared:
                 runs = next(windows, None)
             if self.staged.is_set():
                 self.watch.unblock()
+                if self._when_staged is not None:
+                    self._when_staged()
             if runs is None:
                 return
             yield self.plan.runs[runs.start : runs.stop]
@@ -293,6 +296,7 @@ class Prepared:
         *,
         pool: BufferPool | None = None,
         storage: KnownStorage | None = None,
+        when_staged: Callable[[], None] | None = None,
     ) -> SaveReport:
         """Write and seal this process's stripe; on process 0, leave what publication needs.
 
@@ -302,6 +306,7 @@ class Prepared:
             directory: the item's directory, which exists.
             pool: buffers from `make_pool`, kept for many saves; None makes them for this one.
             storage: what earlier saves measured, kept for many; None knows nothing yet.
+            when_staged: called in this thread, perhaps again, as soon as `staged` is set by it.
 
         Returns:
             The report, in the state "synced".
@@ -312,6 +317,7 @@ class Prepared:
                 be published.
         """
         began, directory = Lap(), FilePath(directory)
+        self._when_staged = when_staged
         path = directory / stripes.file_name(self.process)
         storage = storage or KnownStorage()
         try:

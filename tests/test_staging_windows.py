@@ -15,6 +15,7 @@ from in_memory import assert_same_bits, mesh
 from jax.sharding import NamedSharding, PartitionSpec
 
 import orbax_gds as ogds
+from orbax_gds import handler as handler_
 from orbax_gds import saving, snapshot
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import IoError
@@ -141,6 +142,25 @@ def test_two_items_of_a_step_come_in_windows_and_keep_the_bound(monkeypatch, tmp
     assert watched.most <= 2 * 13 * MIB
     for name, tree in {"a": state(4), "b": state(5)}.items():
         assert_same_bits(ogds.restore(tmp_path / "0" / name, tree), tree)
+
+
+@pytest.mark.parametrize("bound", [None, 1])
+def test_a_thread_that_training_waits_for_does_not_give_way(tmp_path, monkeypatch, bound):
+    staged, prepare = [], saving.prepare
+    kept: list[saving.Prepared] = []
+
+    def keep(*args, **kwargs):
+        kept.append(prepare(*args, **kwargs))
+        return kept[0]
+
+    monkeypatch.setattr(saving, "prepare", keep)
+    monkeypatch.setattr(handler_, "give_way", lambda: staged.append(kept[0].staged.is_set()))
+    handler = ogds.GdsCheckpointHandler(ogds.Options(staging_bytes=bound))
+    with ocp.CheckpointManager(tmp_path, item_handlers=handler) as manager:
+        manager.save(0, args=ogds.args.GdsSave(state()))
+        manager.wait_until_finished()
+    assert staged
+    assert all(staged)
 
 
 def test_a_save_that_fails_lets_training_go_on(tmp_path):
