@@ -118,7 +118,10 @@ class WriteMeter:
     def add(
         self, *, busy_secs: float, thread_secs: float, cpu_secs: float, queued_secs: float
     ) -> None:
-        """Count writes that were measured elsewhere, none of them during one measured here.
+        """Count writes that were measured elsewhere.
+
+        The rare ones that ran during one measured here, as where the system refused a native write
+        of another thread, have their time counted twice as busy.
 
         Args:
             busy_secs: in which at least one thread wrote.
