@@ -28,7 +28,6 @@ from orbax_gds.bandwidth import (
     probe_bytes,
     storage_key,
 )
-from orbax_gds.codecs import codec_by_id
 from orbax_gds.commit import (
     PROBE_SUFFIX,
     leave_pending,
@@ -41,7 +40,6 @@ from orbax_gds.commit import (
 from orbax_gds.derived import FEATURE
 from orbax_gds.deriving import find_derived
 from orbax_gds.drivers import Driver, memory_file_system, open_driver
-from orbax_gds.dtypes import CONTAINER_BYTES
 from orbax_gds.errors import Exists, IoError
 from orbax_gds.final_names import item_text
 from orbax_gds.manifest import (
@@ -51,7 +49,7 @@ from orbax_gds.manifest import (
     StripeSpec,
     check_custom_metadata,
 )
-from orbax_gds.monitoring import CodecBytes, Lap, SaveReport, Stopwatch
+from orbax_gds.monitoring import Lap, SaveReport, Stopwatch
 from orbax_gds.options import Options
 from orbax_gds.pacing import pace_of
 from orbax_gds.pending import PendingStripe
@@ -373,7 +371,7 @@ class Prepared:
             bytes_derived=self._bytes_derived,
             coding=self.coding.codec,
             coding_reason=self.coding.reason,
-            codecs=_bytes_by_codec(writer.records),
+            codecs=writer.bytes_by_codec(),
             driver=writer.file.carried,
             driver_reason=driver_reason,
             plan_known=self.was_known,
@@ -495,14 +493,3 @@ def _lent(shared: BufferPool | None, options: Options) -> Iterator[BufferPool]:
         return
     with make_pool(options) as own:
         yield own
-
-
-def _bytes_by_codec(records: np.ndarray) -> dict[str, CodecBytes]:
-    taken = records["n_words"] * CONTAINER_BYTES[records["dtype"]]
-    bytes_in = np.bincount(records["codec"], weights=taken)
-    bytes_out = np.bincount(records["codec"], weights=records["frame_bytes"])
-    return {
-        codec_by_id(codec).name: CodecBytes(bytes_in=int(n_in), bytes_out=int(n_out))
-        for codec, (n_in, n_out) in enumerate(zip(bytes_in, bytes_out, strict=True))
-        if n_out
-    }

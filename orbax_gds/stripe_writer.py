@@ -16,8 +16,10 @@ import numpy as np
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
 from orbax_gds.bandwidth import WriteMeter
+from orbax_gds.codecs import codec_by_id
 from orbax_gds.drivers import File
-from orbax_gds.monitoring import Stopwatch
+from orbax_gds.dtypes import CONTAINER_BYTES
+from orbax_gds.monitoring import CodecBytes, Stopwatch
 from orbax_gds.options import Options
 from orbax_gds.pacing import Pace
 from orbax_gds.plan import Cut, Run
@@ -124,6 +126,17 @@ class StripeWriter:
         )
         self._write_block(self._offset, index + footer)
         self.file_bytes = self._offset + len(index) + len(footer)
+
+    def bytes_by_codec(self) -> dict[str, CodecBytes]:
+        """Return what each codec took and what it made of that, once all is written."""
+        taken = self.records["n_words"] * CONTAINER_BYTES[self.records["dtype"]]
+        bytes_in = np.bincount(self.records["codec"], weights=taken)
+        bytes_out = np.bincount(self.records["codec"], weights=self.records["frame_bytes"])
+        return {
+            codec_by_id(codec).name: CodecBytes(bytes_in=int(n_in), bytes_out=int(n_out))
+            for codec, (n_in, n_out) in enumerate(zip(bytes_in, bytes_out, strict=True))
+            if n_out
+        }
 
     def _write_block(self, offset: int, data: bytes) -> None:
         block = aligned_empty(stripes.align(len(data), stripes.PAGE_BYTES))
