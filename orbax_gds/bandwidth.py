@@ -17,6 +17,7 @@ import numpy as np
 
 from orbax_gds import _native
 from orbax_gds.drivers import Driver, File
+from orbax_gds.pacing import Pace
 from orbax_gds.threads import run_tasks
 
 _PIECE_BYTES = 8 << 20  # chosen: what a save writes at once
@@ -117,7 +118,10 @@ class WriteMeter:
     def add(
         self, *, busy_secs: float, thread_secs: float, cpu_secs: float, queued_secs: float
     ) -> None:
-        """Count writes that were measured elsewhere, none of them during one measured here.
+        """Count writes that were measured elsewhere.
+
+        The rare ones that ran during one measured here, as where the system refused a native write
+        of another thread, have their time counted twice as busy.
 
         Args:
             busy_secs: in which at least one thread wrote.
@@ -196,6 +200,7 @@ def probe(
     *,
     n_bytes: int,
     n_threads: int,
+    pace: Pace | None = None,
 ) -> Storage:
     """Write and sync a temporary file and return what it cost.
 
@@ -212,6 +217,7 @@ def probe(
         new_meter: makes meters that measure nothing else.
         n_bytes: to write beside that, if it is more; at least 4096 a thread are.
         n_threads: that write at once, as many as the save has.
+        pace: to keep; waiting for it is not measured.
 
     Raises:
         OSError: the system refused; the file is gone if the system lets it.
@@ -220,16 +226,21 @@ def probe(
         with driver.open(path, "w") as file:
             path.unlink(missing_ok=True)
             look_bytes = max(_LEAST_LOOK_BYTES, n_bytes // _LOOK_SHARE)
-            look = _write_noise(file, memory, new_meter(), look_bytes, n_threads)
+            look = _write_noise(file, memory, new_meter(), look_bytes, n_threads, pace)
             if not look.waits or n_bytes <= look_bytes:
                 return look
-            return _write_noise(file, memory, new_meter(), n_bytes, n_threads)
+            return _write_noise(file, memory, new_meter(), n_bytes, n_threads, pace)
     finally:
         path.unlink(missing_ok=True)
 
 
 def _write_noise(
-    file: File, memory: np.ndarray, meter: WriteMeter, n_bytes: int, n_threads: int
+    file: File,
+    memory: np.ndarray,
+    meter: WriteMeter,
+    n_bytes: int,
+    n_threads: int,
+    pace: Pace | None,
 ) -> Storage:
     """Write and sync so many bytes from the start of a file, but at least a page a thread."""
     most = min(_PIECE_BYTES, len(memory), n_bytes // n_threads)
@@ -239,7 +250,11 @@ def _write_noise(
         piece[at : at + len(noise)] = np.frombuffer(noise, np.uint8)[: len(piece) - at]
     n_bytes = max(n_threads, n_bytes // len(piece)) * len(piece)
 
+    never = threading.Event()
+
     def write(offset: int) -> None:
+        if pace is not None:
+            pace.wait(len(piece), never)
         with meter.measure():
             file.write(offset, piece)
 

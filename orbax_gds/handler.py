@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -27,7 +27,6 @@ from orbax_gds.final_names import final_path
 from orbax_gds.manifest import Path
 from orbax_gds.monitoring import SaveReport
 from orbax_gds.options import Options
-from orbax_gds.pacing import Pace
 from orbax_gds.plan_cache import PlanCache
 from orbax_gds.staging import BufferPool
 from orbax_gds.threads import give_way
@@ -108,7 +107,6 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         self._pool: BufferPool | None = None
         self._plans: PlanCache | None = None
         self._storage = KnownStorage()
-        self._pace = Pace(self._options.bytes_per_second)
         self._synced: dict[FilePath, SaveReport] = {}  # of items that are not published yet
         self._published: set[FilePath] = set()  # items that Orbax renames after us
         self._failed: collections.Counter[FilePath] = collections.Counter()  # saves by directory
@@ -121,7 +119,8 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
 
         The directory need not exist yet: the future waits until Orbax has made it. The tree may be
         changed, and its arrays donated, as soon as this returns; with a `staging_bytes` that holds
-        less than an accelerator's part of the tree that takes until nearly all is written.
+        less than what an accelerator holds of the tree, and its NumPy arrays, that takes until
+        nearly all is written.
 
         With several processes the future waits for all of them, so that one that fails, dies or
         lags is named.
@@ -139,9 +138,10 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             raise
 
         async def store() -> None:  # in a thread and a loop of its own, so that it may block
-            give_way()
+            if prepared.staged.is_set():  # else training waits for this thread
+                give_way()
             self._sync_renames()
-            self._write(prepared, target)
+            self._write(prepared, target, when_staged=give_way)
 
         stored = CommitFutureAwaitingContractedSignals(store(), name="orbax_gds_commit")
         _await_staged(prepared, stored)
@@ -247,9 +247,17 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             cache=self._known_plans(),
         )
 
-    def _write(self, prepared: saving.Prepared, target: FilePath) -> None:
+    def _write(
+        self,
+        prepared: saving.Prepared,
+        target: FilePath,
+        when_staged: Callable[[], None] | None = None,
+    ) -> None:
         report = prepared.write(
-            target, pool=self._shared_pool(), storage=self._storage, pace=self._pace
+            target,
+            pool=self._shared_pool(),
+            storage=self._storage,
+            when_staged=when_staged,
         )
         if report.process == 0:  # the others log theirs at once, and publish nothing
             with self._lock:

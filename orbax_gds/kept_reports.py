@@ -3,6 +3,7 @@
 Nothing needs it to read the item, so what is wrong with it is only said where it is asked for.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -135,6 +136,8 @@ def complete(
             os.rename(fresh, path)
         except OSError as err:
             logger.warning("The report %s stays without the seconds of commit: %s.", path, err)
+            with contextlib.suppress(OSError):
+                fresh.unlink()
     return done
 
 

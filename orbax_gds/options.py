@@ -59,19 +59,21 @@ class Options:
             the state, at most 16 MiB. Smaller saves, and chunks below 64 KiB, are coded without a
             look, but for words for zstd where there is 1 MiB of them. In memory (tmpfs, ramfs, or
             storage that the handler's last save did not wait for) zstd is not used, and a save of
-            less than 64 MiB of floats is raw.
+            less than 256 MiB of floats is raw.
             "fast" only tries what is nearly as fast as copying. "max" tries everything, for
             archives. "off" stores the words as they are.
         driver: "auto" writes directly to the device where the file system allows and through the
             page cache elsewhere; "direct" or "buffered" insists.
         chunk_bytes: upper bound of a chunk before coding, 4 KiB to 64 MiB.
-        staging_bytes: bound of the host memory that a save takes: copies from accelerators, and
-            buffers on the way to disk, of which there is always one, of about 9 MiB or a chunk.
+        staging_bytes: bound of the host memory that a save takes: copies from accelerators and of
+            NumPy arrays, and buffers on the way to disk, of which there is always one, of about
+            9 MiB or a chunk. Of jax arrays on CPUs only those below 64 KiB are copied, at once.
             Where the copies do not fit, they are taken in windows, and training waits for all but
             the last to be written; the shards of one run (8 MiB) are always taken whole, and words
             that follow from others are not looked for. None, the default, copies all at once.
-        io_rate: most bytes a second of frames that the saves of a handler write in a process,
-            such as "500MiB"; None does not slow down. Coding is chosen as without it.
+        io_rate: most bytes a second that a process writes, such as "500MiB": all saves with the
+            same rate share it, whatever their items and handlers, and measuring storage is one of
+            them. None does not slow down. Coding is chosen as without it.
         workers: threads that code and write; None takes the number of processors, at most 4.
         derive: do not store words that follow from other leaves of the same save: of a leaf that
             equals another, or is another one rounded from float32 to bfloat16. Every word is

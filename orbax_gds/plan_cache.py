@@ -7,6 +7,8 @@ leaf; to see that it is the same takes less than one.
 import dataclasses
 import functools
 import hashlib
+import logging
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from operator import attrgetter, methodcaller
@@ -28,6 +30,8 @@ from orbax_gds.snapshot import Picks, picker
 from orbax_gds.uncollected import uncollected
 
 __all__ = ["PlanCache", "Planned"]
+
+logger = logging.getLogger(__name__)
 
 _MOST_STRUCTURES = 8  # chosen: a handler serves a few items, each of one structure
 
@@ -79,9 +83,9 @@ class Planned:
         return cut
 
     def windows(self, most_bytes: int | None) -> Sequence[Window]:
-        """Return the windows of `whole.plan` in which copies from accelerators fit a bound."""
+        """Return the windows of `whole.plan` in which the copies of its words fit a bound."""
         if most_bytes not in self._windows:
-            sizes = self.picks.far_bytes()
+            sizes = self.picks.staged_bytes()
             whole = self.whole.plan
             most = sum(sizes) if most_bytes is None else most_bytes
             self._windows[most_bytes] = windows(whole, sizes, most)
@@ -155,7 +159,7 @@ class PlanCache:
     def __init__(self, chunk_bytes: int, process: int) -> None:
         self._chunk_bytes, self._process = chunk_bytes, process
         self._known: list[_Structure] = []  # the one used last is the first
-        self._expected: list[threading.Event] = []
+        self._expected: list[tuple[threading.Event, int]] = []  # and the process that plans
         self._lock = threading.Lock()
 
     def expect(self, tree: Any) -> None:
@@ -170,8 +174,8 @@ class PlanCache:
         """
         done = threading.Event()
         with self._lock:
-            waiting = [event for event in self._expected if not event.is_set()]
-            self._expected = [*waiting, done]
+            waiting = [each for each in self._expected if not each[0].is_set()]
+            self._expected = [*waiting, (done, os.getpid())]
         args = ([tree], done)
         try:
             threading.Thread(target=self._foresee, args=args, name="orbax_gds_plan").start()
@@ -182,15 +186,18 @@ class PlanCache:
         """Wait until all that is expected is planned."""
         with self._lock:
             expected = self._expected
-        for done in expected:
-            done.wait()
+        for done, planning in expected:
+            if planning == os.getpid():  # after a fork the child has none of the threads
+                done.wait()
 
     def _foresee(self, held: list[Any], done: threading.Event) -> None:
         try:
             with uncollected():
                 planned, _, _ = self._plan(held.pop())
-        except (Unsupported, RuntimeError):
-            return  # no tree to save, such as a part of one; or arrays that were donated since
+        except Exception as error:  # no tree to save, such as a part of one; arrays that were
+            # donated since; or whatever a node of a user's raises
+            logger.debug("A restored tree is not planned ahead: %s", type(error).__name__)
+            return
         finally:
             done.set()
         with uncollected():

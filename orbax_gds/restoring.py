@@ -8,6 +8,7 @@ from typing import Any
 
 from orbax_gds import events
 from orbax_gds import leaves as trees
+from orbax_gds.converting import convert, is_converted
 from orbax_gds.errors import Mismatch, NotFound
 from orbax_gds.item import Item
 from orbax_gds.manifest import LeafSpec, Path, path_text
@@ -112,6 +113,9 @@ def _values(
             for leaf, target in targets.items()
             if item.manifest.leaves[leaf].has_words
         ]
+        apart = [want for want in wants if is_converted(want)]
+        if apart:
+            wants = [want for want in wants if not is_converted(want)]
         boxes = [
             ShardBox(leaf=want.leaf, start=start, extent=extent)
             for want in wants
@@ -119,10 +123,12 @@ def _values(
         ]
         buffers = aligned_pieces([_n_bytes(item, box) for box in boxes], 64)
     item.read(boxes, buffers)
+    converted = convert(item, apart) if apart else []
     with trees.uncollected():
         rest = iter(buffers)
         words = [list(itertools.islice(rest, len(want.boxes))) for want in wants]
-        values = trees.assemble(wants, words)
+        wants += [want for want, _ in converted]
+        values = trees.assemble(wants, words + [made for _, made in converted])
         return dict(zip([want.leaf for want in wants], values, strict=True))
 
 

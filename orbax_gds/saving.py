@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -28,7 +28,6 @@ from orbax_gds.bandwidth import (
     probe_bytes,
     storage_key,
 )
-from orbax_gds.codecs import codec_by_id
 from orbax_gds.commit import (
     PROBE_SUFFIX,
     leave_pending,
@@ -41,7 +40,6 @@ from orbax_gds.commit import (
 from orbax_gds.derived import FEATURE
 from orbax_gds.deriving import find_derived
 from orbax_gds.drivers import Driver, memory_file_system, open_driver
-from orbax_gds.dtypes import CONTAINER_BYTES
 from orbax_gds.errors import Exists, IoError
 from orbax_gds.final_names import item_text
 from orbax_gds.manifest import (
@@ -51,9 +49,9 @@ from orbax_gds.manifest import (
     StripeSpec,
     check_custom_metadata,
 )
-from orbax_gds.monitoring import CodecBytes, Lap, SaveReport, Stopwatch
+from orbax_gds.monitoring import Lap, SaveReport, Stopwatch
 from orbax_gds.options import Options
-from orbax_gds.pacing import Pace
+from orbax_gds.pacing import pace_of
 from orbax_gds.pending import PendingStripe
 from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run
 from orbax_gds.plan_cache import PlanCache, Planned
@@ -163,7 +161,7 @@ def _refuse_missing(directory: FilePath) -> None:
 
 
 def _snapshot_bytes(options: Options) -> int | None:
-    """Return the bound of the copies from accelerators: what the buffers of a save leave."""
+    """Return the bound of the copies of the tree: what the buffers of a save leave."""
     if options.staging_bytes is None:
         return None
     n_buffers, buffer_bytes = _buffers(options)
@@ -197,7 +195,8 @@ def prepare(
     """Take a PyTree apart, plan its stripe and take the snapshot: all that must block training.
 
     When it returns, the tree may be changed, donated or deleted; where `staging_bytes` holds less
-    than an accelerator's part of it, only once `Prepared.staged` is set by `Prepared.write`.
+    than what accelerators hold of it and its NumPy arrays, only once `Prepared.staged` is set by
+    `Prepared.write`.
 
     Args:
         tree: as in `save`.
@@ -253,7 +252,9 @@ class Prepared:
         self._custom_metadata = custom_metadata
         self.was_known = was_known
         self._snapshot = snapshot
+        self._pace = pace_of(options.bytes_per_second)
         self._n_derived = self._bytes_derived = 0
+        self._when_staged: Callable[[], None] | None = None
 
     @property
     def staged(self) -> threading.Event:
@@ -276,6 +277,8 @@ class Prepared:
                 runs = next(windows, None)
             if self.staged.is_set():
                 self.watch.unblock()
+                if self._when_staged is not None:
+                    self._when_staged()
             if runs is None:
                 return
             yield self.plan.runs[runs.start : runs.stop]
@@ -291,7 +294,7 @@ class Prepared:
         *,
         pool: BufferPool | None = None,
         storage: KnownStorage | None = None,
-        pace: Pace | None = None,
+        when_staged: Callable[[], None] | None = None,
     ) -> SaveReport:
         """Write and seal this process's stripe; on process 0, leave what publication needs.
 
@@ -301,7 +304,7 @@ class Prepared:
             directory: the item's directory, which exists.
             pool: buffers from `make_pool`, kept for many saves; None makes them for this one.
             storage: what earlier saves measured, kept for many; None knows nothing yet.
-            pace: of `io_rate`, kept for all saves of the process; None is for this one alone.
+            when_staged: called in this thread, perhaps again, as soon as `staged` is set by it.
 
         Returns:
             The report, in the state "synced".
@@ -312,9 +315,9 @@ class Prepared:
                 be published.
         """
         began, directory = Lap(), FilePath(directory)
+        self._when_staged = when_staged
         path = directory / stripes.file_name(self.process)
         storage = storage or KnownStorage()
-        pace = pace or Pace(self.options.bytes_per_second)
         try:
             _refuse_published(directory)
             _refuse_missing(directory)
@@ -325,7 +328,7 @@ class Prepared:
             with _lent(pool, self.options) as buffers:
                 self.coding = self._resolve(driver, path, key, buffers, storage)
                 with driver.open(path, "w") as file:
-                    writer = StripeWriter(self, file, buffers, storage.meter(), pace)
+                    writer = StripeWriter(self, file, buffers, storage.meter(), self._pace)
                     writer.write()
                     with self.watch.time("sync"), writer.meter.measure():
                         file.sync(writer.file_bytes)
@@ -368,7 +371,7 @@ class Prepared:
             bytes_derived=self._bytes_derived,
             coding=self.coding.codec,
             coding_reason=self.coding.reason,
-            codecs=_bytes_by_codec(writer.records),
+            codecs=writer.bytes_by_codec(),
             driver=writer.file.carried,
             driver_reason=driver_reason,
             plan_known=self.was_known,
@@ -448,6 +451,7 @@ class Prepared:
                         known.meter,
                         n_bytes=probe_bytes(state_bytes),
                         n_threads=self.options.n_workers,
+                        pace=self._pace,
                     )
                 except OSError as err:  # if it is in the way of the save, that will say so
                     reason = f"the storage cannot be measured: {err}"
@@ -489,14 +493,3 @@ def _lent(shared: BufferPool | None, options: Options) -> Iterator[BufferPool]:
         return
     with make_pool(options) as own:
         yield own
-
-
-def _bytes_by_codec(records: np.ndarray) -> dict[str, CodecBytes]:
-    taken = records["n_words"] * CONTAINER_BYTES[records["dtype"]]
-    bytes_in = np.bincount(records["codec"], weights=taken)
-    bytes_out = np.bincount(records["codec"], weights=records["frame_bytes"])
-    return {
-        codec_by_id(codec).name: CodecBytes(bytes_in=int(n_in), bytes_out=int(n_out))
-        for codec, (n_in, n_out) in enumerate(zip(bytes_in, bytes_out, strict=True))
-        if n_out
-    }

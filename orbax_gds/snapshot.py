@@ -54,13 +54,15 @@ class Picks:
         loads: dict[Device, int] = defaultdict(int)  # bytes that are taken from each
         for number, shard in enumerate(shards):
             spec, value = flat.specs[shard.leaf], flat.values[shard.leaf]
+            n_bytes = dtype_by_name(spec.dtype or "").element_bytes * shard.n_elements
             if spec.sharding is None:
                 is_users = spec.type == "numpy.ndarray"
-                self._picks.append(_Pick(number=number, leaf=shard.leaf, is_copied=is_users))
+                self._picks.append(
+                    _Pick(number=number, leaf=shard.leaf, n_bytes=n_bytes, is_copied=is_users)
+                )
                 continue
             key = layout_key(spec, value)
             layout = layouts.get(key) or layouts.setdefault(key, _layout(value))
-            n_bytes = dtype_by_name(spec.dtype or "").element_bytes * shard.n_elements
             if layout.is_near and _is_small(spec, n_bytes):
                 kind = matrices if len(shard.extent) > 1 else vectors
                 kind.append(_Small(number=number, leaf=shard.leaf, n_bytes=n_bytes))
@@ -82,14 +84,17 @@ class Picks:
         self._matrices = _Gather(matrices, flat.specs) if matrices else None
         self._matrices_apart = [_Pick(number=each.number, leaf=each.leaf) for each in matrices]
 
-    def far_bytes(self) -> list[int]:
-        """Return what the copy of each shard takes in host memory; 0 for those that lie there."""
+    def staged_bytes(self) -> list[int]:
+        """Return what the copy of each shard takes in host memory; 0 where it is viewed there.
+
+        Those of small jax arrays do not count: they are copied with the first window.
+        """
         sizes = [0] * self._n_shards
         for pick in self._picks:
-            sizes[pick.number] = pick.n_bytes if pick.is_far else 0
+            sizes[pick.number] = pick.n_bytes if pick.is_staged else 0
         return sizes
 
-    def take(self, values: Sequence[Any], *, far: Sequence[int] | None = None) -> list[Any]:
+    def take(self, values: Sequence[Any], *, staged: Sequence[int] | None = None) -> list[Any]:
         """Take the words, so that the tree may be changed or donated afterwards.
 
         NumPy arrays are copied, and small arrays in host memory. Of other jax arrays in host
@@ -98,7 +103,8 @@ class Picks:
 
         Args:
             values: of the leaves, as in `Flat.values`.
-            far: of the shards on accelerators take only these, by number; None takes all.
+            staged: of the shards on accelerators and the NumPy arrays take only these, by number;
+                None takes all.
 
         Returns:
             uint8[n] for each shard: its words in C order. Read-only where it is a view. Empty where
@@ -108,8 +114,10 @@ class Picks:
             Unsupported: another thread donated an array meanwhile.
         """
         words: list[Any] = [_ABSENT] * self._n_shards
-        wanted = None if far is None else set(far)
-        picks = [p for p in self._picks if wanted is None or not p.is_far or p.number in wanted]
+        picks = self._picks
+        if staged is not None:
+            wanted = set(staged)
+            picks = [pick for pick in picks if not pick.is_staged or pick.number in wanted]
         self._put(words, picks, values)
         if self._vectors is not None:
             self._vectors.into(words, values)
@@ -120,9 +128,9 @@ class Picks:
                 self._put(words, self._matrices_apart, values)
         return words
 
-    def take_more(self, words: list[Any], values: Sequence[Any], far: Sequence[int]) -> None:
-        """Put the words of further shards on accelerators, by number, among those taken."""
-        wanted = set(far)
+    def take_more(self, words: list[Any], values: Sequence[Any], staged: Sequence[int]) -> None:
+        """Put the words of further staged shards, by number, among those taken."""
+        wanted = set(staged)
         self._put(words, [pick for pick in self._picks if pick.number in wanted], values)
 
     def _put(self, words: list[Any], picks: Sequence["_Pick"], values: Sequence[Any]) -> None:
@@ -144,7 +152,7 @@ class Picks:
 
 
 class Snapshot:
-    """The words of a save's shards; of those on accelerators, a window of the plan at a time.
+    """The words of a save's shards; of those that are copied, a window of the plan at a time.
 
     Args:
         picks: of the tree's structure.
@@ -158,7 +166,7 @@ class Snapshot:
 
     def __init__(self, picks: Picks, values: Sequence[Any], windows: Sequence[Window]) -> None:
         self._picks, self._values, self._windows = picks, values, windows
-        self.words: list[Any] = picks.take(values, far=windows[0].taken)
+        self.words: list[Any] = picks.take(values, staged=windows[0].taken)
         self.staged = threading.Event()
         if len(windows) == 1:
             self.finish()
@@ -188,7 +196,7 @@ class _Pick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         leaf: number of the leaf.
         place: the piece of a jax array with its box, as number and device; None if all is one.
         is_far: whether it lies outside host memory.
-        n_bytes: of its words; where it is far.
+        n_bytes: of its words.
         is_copied: whether it is an array of the user's, who may write into it.
     """
 
@@ -198,6 +206,11 @@ class _Pick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_far: bool = False
     n_bytes: int = 0
     is_copied: bool = False
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether it takes host memory of its own."""
+        return self.is_far or self.is_copied
 
 
 class _Small(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -16,8 +16,10 @@ import numpy as np
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
 from orbax_gds.bandwidth import WriteMeter
+from orbax_gds.codecs import codec_by_id
 from orbax_gds.drivers import File
-from orbax_gds.monitoring import Stopwatch
+from orbax_gds.dtypes import CONTAINER_BYTES
+from orbax_gds.monitoring import CodecBytes, Stopwatch
 from orbax_gds.options import Options
 from orbax_gds.pacing import Pace
 from orbax_gds.plan import Cut, Run
@@ -79,7 +81,7 @@ class StripeWriter:
         file: open for writing, empty.
         pool: buffers that hold a coded run each.
         meter: of what writing takes.
-        pace: that its frames keep.
+        pace: that its writes keep.
 
     Attributes:
         uuid: of the stripe, 16 bytes.
@@ -125,12 +127,29 @@ class StripeWriter:
         self._write_block(self._offset, index + footer)
         self.file_bytes = self._offset + len(index) + len(footer)
 
+    def bytes_by_codec(self) -> dict[str, CodecBytes]:
+        """Return what each codec took and what it made of that, once all is written."""
+        taken = self.records["n_words"] * CONTAINER_BYTES[self.records["dtype"]]
+        bytes_in = np.bincount(self.records["codec"], weights=taken)
+        bytes_out = np.bincount(self.records["codec"], weights=self.records["frame_bytes"])
+        return {
+            codec_by_id(codec).name: CodecBytes(bytes_in=int(n_in), bytes_out=int(n_out))
+            for codec, (n_in, n_out) in enumerate(zip(bytes_in, bytes_out, strict=True))
+            if n_out
+        }
+
     def _write_block(self, offset: int, data: bytes) -> None:
         block = aligned_empty(stripes.align(len(data), stripes.PAGE_BYTES))
         block[: len(data)] = np.frombuffer(data, np.uint8)
         block[len(data) :] = 0
+        self._keep_pace(len(block))
         with self.meter.measure():
             self.file.write(offset, block)
+
+    def _keep_pace(self, n_bytes: int) -> None:
+        if self.source.options.io_rate is not None:
+            with self.source.watch.time("pace"):
+                self._pace.wait(n_bytes, self._stopped)
 
     def _write_runs(self, runs: Sequence[Run]) -> None:
         coding = self.source.coding
@@ -197,9 +216,7 @@ class StripeWriter:
             offset, n_bytes = placed
             if n_bytes == 0:
                 return True
-            if is_paced:
-                with self.source.watch.time("pace"):
-                    self._pace.wait(n_bytes, self._stopped)
+            self._keep_pace(n_bytes)
             if self._error is not None:
                 return False
             with self.source.watch.time("write"), self.meter.measure():

@@ -97,16 +97,38 @@ def run_threads(
         n_threads: how many, the caller included; with 0 or 1 only the caller works.
         work: takes tasks until there are none; it handles its own errors.
         stop: makes `work` return soon, for the reason given. Called when the caller is
-            interrupted or a thread cannot be started, as the others must not go on by themselves.
+            interrupted or a thread cannot be started, as the others must not go on by themselves;
+            called anew where another interrupt comes meanwhile. It raises nothing of its own.
+
+    Raises:
+        BaseException: what interrupted the caller last, once no thread works any more.
     """
     started: list[threading.Thread] = []
+    working: list[threading.Event] = []  # set when a thread has ended its work
     spent: list[float] = []
+    lock, is_over = threading.Lock(), False
 
     def counted() -> None:
+        ended = threading.Event()
+        with lock:
+            if is_over:  # the caller was interrupted before it knew of this thread
+                return
+            working.append(ended)
         try:
             work()
         finally:
             spent.append(cpu_secs())  # of all its life, as it does nothing else
+            ended.set()
+
+    def end(error: BaseException) -> None:
+        nonlocal is_over
+        with lock:
+            is_over = True
+        stop(error)
+        for ended in working:  # a thread whose join is interrupted counts as dead (Python 3.11)
+            ended.wait()
+        for thread in started:
+            thread.join()
 
     try:
         for _ in range(n_threads - 1):
@@ -117,9 +139,20 @@ def run_threads(
         for thread in started:
             thread.join()
     except BaseException as error:
-        stop(error)
-        for thread in started:
-            thread.join()
+        _insist(end, error)
         raise
     finally:
         _others.cpu_secs += sum(spent)
+
+
+def _insist(end: Callable[[BaseException], None], error: BaseException) -> None:
+    """Call `end` until no interrupt ends it; then raise the last of these, if there were any."""
+    interrupt: BaseException | None = None
+    while True:
+        try:
+            end(error)
+            break
+        except BaseException as another:  # raised below
+            interrupt = another
+    if interrupt is not None:
+        raise interrupt

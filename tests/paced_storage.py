@@ -3,6 +3,15 @@
 from orbax_gds.bandwidth import Clocks, ThreadTimes
 from orbax_gds.drivers import File
 from orbax_gds.drivers.memory import MemoryDriver
+from orbax_gds.weighing import Speed
+
+GB = 1e9
+OFF = Speed(bytes_per_sec=5 * GB, ratio=1.0)
+FAST = Speed(bytes_per_sec=4 * GB, ratio=1.33)
+AUTO = Speed(bytes_per_sec=2 * GB, ratio=1.5)
+ZSTD = Speed(bytes_per_sec=0.4 * GB, ratio=4.0)
+SPLIT = {"off": OFF, "fast": FAST, "auto": AUTO}
+WHOLE = {"off": OFF, "auto": ZSTD}
 
 
 class Clock:

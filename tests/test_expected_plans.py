@@ -190,8 +190,48 @@ def test_without_a_thread_for_it_a_plan_is_not_expected(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         plans.expect(many())
-    assert all(done.is_set() for done in plans._expected)  # or else every save waits for ever
+    assert all(done.is_set() for done, _ in plans._expected)  # or else every save waits for ever
     assert not plans.plan(many())[2]
+
+
+def test_after_a_fork_a_plan_is_not_awaited_whose_thread_the_parent_has(monkeypatch):
+    may_end = threading.Event()
+    flatten = plan_cache.leaves.flatten
+    monkeypatch.setattr(plan_cache.leaves, "flatten", lambda tree: may_end.wait() and flatten(tree))
+    plans = PlanCache(1 << 20, 0)
+    plans.expect(many())
+    with monkeypatch.context() as child:
+        child.setattr(plan_cache.os, "getpid", lambda: -1)
+        awaiting = threading.Thread(target=plans.await_expected, daemon=True)
+        awaiting.start()
+        awaiting.join(5)
+        has_waited = awaiting.is_alive()
+    may_end.set()
+    wait_for_threads()
+    assert not has_waited
+
+
+class Failing:
+    """A node that cannot be taken apart."""
+
+
+def fail(node):
+    raise KeyError("the name of a node")
+
+
+jax.tree_util.register_pytree_node(Failing, fail, lambda _, children: Failing())
+
+
+def test_an_error_of_a_users_node_ends_no_thread_and_is_logged(monkeypatch, caplog):
+    seen = []
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+    plans = PlanCache(1 << 20, 0)
+    with caplog.at_level("DEBUG", "orbax_gds"):
+        plans.expect([Failing()])
+        plans.await_expected()
+        wait_for_threads()
+    assert seen == []
+    assert "KeyError" in caplog.text
 
 
 def test_an_expected_tree_is_let_go():

@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import orbax_gds as ogds
-from orbax_gds import commit, saving, staging
+from orbax_gds import commit, saving
 from orbax_gds.args import GdsRestore, GdsSave
 from orbax_gds.drivers import open_driver
 from orbax_gds.errors import CommitError, Exists, IoError, Mismatch, NotFound, Unsupported
@@ -481,26 +481,3 @@ def test_all_patterns_of_bfloat16_survive_a_manager(manager):
     manager.wait_until_finished()
     restored = manager.restore(0, args=GdsRestore())["w"]
     assert np.asarray(restored).tobytes() == patterns.tobytes()
-
-
-def test_all_saves_of_a_handler_use_the_buffers_of_the_first(tmp_path, monkeypatch):
-    made, used = [], []
-    make, acquire = saving.make_pool, staging.BufferPool.acquire
-
-    def noted(options):
-        made.append(make(options))
-        return made[-1]
-
-    monkeypatch.setattr(saving, "make_pool", noted)
-    monkeypatch.setattr(
-        staging.BufferPool, "acquire", lambda pool: used.append(pool) or acquire(pool)
-    )
-    handler = ogds.GdsCheckpointHandler(ogds.Options(workers=1))
-    with ocp.CheckpointManager(tmp_path / "run", item_handlers=handler) as manager:
-        for step in range(3):
-            manager.save(step, args=GdsSave(state(step)))
-            manager.wait_until_finished()
-    handler.save(tmp_path / "after close", GdsSave(state()))
-    assert len(made) == 2
-    assert len(used) >= 4
-    assert {id(pool) for pool in used} == {id(pool) for pool in made}

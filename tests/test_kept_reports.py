@@ -137,6 +137,7 @@ def test_a_report_that_cannot_be_completed_stays_as_it_is(tmp_path, monkeypatch,
     assert "stays without the seconds of commit" in caplog.text
     (kept,) = kept_reports.read(tmp_path).reports
     assert "commit" not in kept.seconds
+    assert not list(tmp_path.glob("*.pending"))
 
 
 def test_a_report_comes_back_without_the_path_it_speaks_of():

@@ -19,7 +19,7 @@ LAYERS = (
     ("tiling",),
     ("commit", "shardings", "targets", "stripe_check", "weighing"),
     ("item", "kept_reports", "listing", "verifying", "tree_metadata", "wants"),
-    ("assemble", "bench", "lazy", "sampling"),
+    ("assemble", "bench", "converting", "lazy", "sampling"),
     ("shares",),
     ("report",),
     ("wording",),
@@ -36,7 +36,16 @@ LAYERS = (
     ("cli",),
     ("__main__", "__init__"),
 )
-SEES_JAX = {"paths", "shardings", "targets", "wants", "assemble", "leaves", "snapshot"} | {
+SEES_JAX = {
+    "paths",
+    "shardings",
+    "targets",
+    "wants",
+    "assemble",
+    "converting",
+    "leaves",
+    "snapshot",
+} | {
     "events",
     "plan_cache",
     "saving",

@@ -7,10 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import orbax_gds as ogds
+from orbax_gds import saving, staging
+from orbax_gds.args import GdsSave
 from orbax_gds.errors import CommitError
 from orbax_gds.staging import BufferPool, aligned_empty, aligned_pieces
 
@@ -160,3 +164,26 @@ def test_releasing_twice_is_a_bug():
         buffer.release()
         with pytest.raises(AssertionError, match="twice"):
             buffer.release()
+
+
+def test_all_saves_of_a_handler_use_the_buffers_of_the_first(tmp_path, monkeypatch):
+    made, used = [], []
+    make, acquire = saving.make_pool, staging.BufferPool.acquire
+
+    def noted(options):
+        made.append(make(options))
+        return made[-1]
+
+    monkeypatch.setattr(saving, "make_pool", noted)
+    monkeypatch.setattr(
+        staging.BufferPool, "acquire", lambda pool: used.append(pool) or acquire(pool)
+    )
+    handler = ogds.GdsCheckpointHandler(ogds.Options(workers=1))
+    with ocp.CheckpointManager(tmp_path / "run", item_handlers=handler) as manager:
+        for step in range(3):
+            manager.save(step, args=GdsSave({"w": np.full(9, step)}))
+            manager.wait_until_finished()
+    handler.save(tmp_path / "after close", GdsSave({"w": np.ones(9)}))
+    assert len(made) == 2
+    assert len(used) >= 4
+    assert {id(pool) for pool in used} == {id(pool) for pool in made}

@@ -1,4 +1,4 @@
-"""What accelerators hold comes to host memory in windows that keep a bound, and all is saved."""
+"""Copies of a tree come to host memory in windows that keep a bound, and all is saved."""
 
 import gc
 import threading
@@ -15,6 +15,7 @@ from in_memory import assert_same_bits, mesh
 from jax.sharding import NamedSharding, PartitionSpec
 
 import orbax_gds as ogds
+from orbax_gds import handler as handler_
 from orbax_gds import saving, snapshot
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import IoError
@@ -114,7 +115,7 @@ def test_training_waits_until_the_tree_is_not_needed_any_more(tmp_path):
 @pytest.mark.parametrize("bound", [None, 1])
 def test_a_tree_on_accelerators_may_be_donated_as_soon_as_save_returns(tmp_path, bound):
     handler = ogds.GdsCheckpointHandler(ogds.Options(staging_bytes=bound))
-    tree, expected = state(3), state(3)
+    tree, expected = state(), state()
     step = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
     with ocp.CheckpointManager(tmp_path, item_handlers=handler) as manager:
         manager.save(0, args=ogds.args.GdsSave(tree))
@@ -141,6 +142,25 @@ def test_two_items_of_a_step_come_in_windows_and_keep_the_bound(monkeypatch, tmp
     assert watched.most <= 2 * 13 * MIB
     for name, tree in {"a": state(4), "b": state(5)}.items():
         assert_same_bits(ogds.restore(tmp_path / "0" / name, tree), tree)
+
+
+@pytest.mark.parametrize("bound", [None, 1])
+def test_a_thread_that_training_waits_for_does_not_give_way(tmp_path, monkeypatch, bound):
+    staged, prepare = [], saving.prepare
+    kept: list[saving.Prepared] = []
+
+    def keep(*args, **kwargs):
+        kept.append(prepare(*args, **kwargs))
+        return kept[0]
+
+    monkeypatch.setattr(saving, "prepare", keep)
+    monkeypatch.setattr(handler_, "give_way", lambda: staged.append(kept[0].staged.is_set()))
+    handler = ogds.GdsCheckpointHandler(ogds.Options(staging_bytes=bound))
+    with ocp.CheckpointManager(tmp_path, item_handlers=handler) as manager:
+        manager.save(0, args=ogds.args.GdsSave(state()))
+        manager.wait_until_finished()
+    assert staged
+    assert all(staged)
 
 
 def test_a_save_that_fails_lets_training_go_on(tmp_path):
@@ -217,3 +237,34 @@ def test_windows_take_and_leave_every_shard_once_and_keep_the_bound(rows, far, b
             assert {s for s in used if sizes[s]} <= held
         held -= set(window.left)
     assert not held
+
+
+@pytest.mark.parametrize("bound", [30 * MIB, 1])
+def test_copies_of_numpy_arrays_count_and_may_be_changed_once_training_goes_on(
+    monkeypatch, tmp_path, bound
+):
+    held = Watched(monkeypatch)
+    copy = snapshot._little_endian
+
+    def counted(array, *, copy_of=copy, **options):
+        words = (w for s in held.snapshots for w in s.words if isinstance(w, np.ndarray))
+        held.most = max(held.most, array.nbytes + sum(w.nbytes for w in words))
+        held.n_dispatches += 1
+        return copy_of(array, **options)
+
+    monkeypatch.setattr(snapshot, "_little_endian", counted)
+    options = ogds.Options(staging_bytes=bound, workers=2)
+    n_buffers, buffer_bytes = saving._buffers(options)
+    rng = np.random.default_rng(0)
+    tree = {f"w{i}": rng.standard_normal((1024, 1024)).astype(">f4") for i in range(8)}
+    tree |= {f"x{i}": rng.standard_normal((512, 1024)) for i in range(4)}
+    expected = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in tree.items()}
+    handler = ogds.GdsCheckpointHandler(options)
+    with ocp.CheckpointManager(tmp_path, item_handlers=handler) as manager:
+        manager.save(0, args=ogds.args.GdsSave(tree))
+        for array in tree.values():
+            array[:] = 0
+        manager.wait_until_finished()
+        assert_same_bits(manager.restore(0, args=ogds.args.GdsRestore()), expected)
+    assert held.n_dispatches == len(tree)
+    assert held.most <= max(bound - n_buffers * buffer_bytes, 12 * MIB)

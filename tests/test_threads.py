@@ -1,6 +1,7 @@
 """Threads end with the call that started them, whatever happens."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -40,6 +41,44 @@ def test_an_interrupted_caller_stops_the_others_first():
     with pytest.raises(KeyboardInterrupt):
         run_threads(4, work, lambda error: stopped.set())
     assert threading.active_count() == before
+
+
+def test_an_interrupted_caller_waits_however_often_it_is_interrupted_again():
+    stopped, never, main = threading.Event(), threading.Event(), threading.get_ident()
+    ended = []
+
+    def work():
+        if threading.get_ident() == main:
+            return
+        for _ in range(3):  # the first while the caller joins, the others while it has stopped us
+            signal.pthread_kill(main, signal.SIGINT)
+            never.wait(0.03)
+        ended.append(stopped.is_set())
+
+    with pytest.raises(KeyboardInterrupt):
+        run_threads(2, work, lambda error: stopped.set())
+    assert ended == [True]
+
+
+def test_a_caller_interrupted_while_it_starts_a_thread_leaves_none_at_work(monkeypatch):
+    stopped, never = threading.Event(), threading.Event()
+    begun, ended = [], []
+    original = threading.Thread.start
+
+    def start(thread):
+        original(thread)
+        raise KeyboardInterrupt
+
+    def work():
+        begun.append(1)
+        stopped.wait()
+        never.wait(0.03)
+        ended.append(1)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        run_threads(2, work, lambda error: stopped.set())
+    assert begun == ended
 
 
 def test_a_thread_that_cannot_start_stops_the_others(monkeypatch):
