@@ -13,12 +13,13 @@ import numpy as np
 
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
+from orbax_gds.chains import open_chain
 from orbax_gds.commit import io_context, read_manifest
 from orbax_gds.coverage import check_coverage
 from orbax_gds.derived import DerivedShard, by_leaf, problems
 from orbax_gds.drivers import Driver, File, open_driver
 from orbax_gds.dtypes import DTYPES, Dtype, dtype_by_name
-from orbax_gds.errors import Corrupt, NotFound, Truncated
+from orbax_gds.errors import Corrupt, NotFound
 from orbax_gds.manifest import Manifest, StripeSpec, crc_text, path_text
 from orbax_gds.options import Options
 from orbax_gds.parts import Part, parts_of
@@ -36,6 +37,7 @@ from orbax_gds.read_plan import (
     segment_rule,
 )
 from orbax_gds.staging import BufferPool, aligned_empty
+from orbax_gds.stripe_file import StripeFile, open_stripe
 from orbax_gds.threads import run_tasks
 from orbax_gds.uncollected import uncollected
 
@@ -58,6 +60,7 @@ class Stripe:
         derived: those that its layout derives from leaves of any stripe.
         table: what the layout says of each chunk.
         records: RECORD[n_chunks], the index.
+        chain: the stripes that its deltas follow from, the oldest first. FORMAT §3.5.
     """
 
     path: FilePath
@@ -66,6 +69,7 @@ class Stripe:
     derived: list[DerivedShard]
     table: ChunkTable
     records: np.ndarray
+    chain: tuple[StripeFile, ...] = ()
 
     @functools.cached_property
     def by_leaf(self) -> dict[int, list[int]]:
@@ -138,45 +142,21 @@ class Item(contextlib.AbstractContextManager["Item"]):
         return path_text(self.manifest.leaves[leaf].path)
 
     def _open_stripe(self, driver: Driver, spec: StripeSpec) -> Stripe:
-        path = self.path / spec.file
-        where = str(path)
-        file = driver.open(path, "r")
-        self._closing.callback(file.close)
-        n_bytes = file.n_bytes()
-        if n_bytes != spec.bytes:
-            kind = Truncated if n_bytes < spec.bytes else Corrupt
-            raise kind(
-                f"{where} has {n_bytes} bytes, the manifest says {spec.bytes}. It was cut, or "
-                "belongs to another save; restore another step or a copy of this one."
-            )
-        read = functools.partial(stripes.read_block, file)
-        header = stripes.decode_header(read(0, min(n_bytes, stripes.HEADER_BYTES)), where)
-        footer_at = max(0, n_bytes - stripes.FOOTER_BYTES)
-        footer = stripes.decode_footer(read(footer_at, n_bytes - footer_at), where)
-        _check_ends(header, footer, spec, where)
-        head = read(stripes.HEADER_BYTES, header.frames_at - stripes.HEADER_BYTES)
-        layout, padding = head[: header.layout_bytes], head[header.layout_bytes :]
-        index = read(footer.index_at, stripes.RECORD_BYTES * footer.n_chunks)
-        for name, data, crc in (
-            ("layout", layout, spec.layout_crc32c),
-            ("index", index, spec.index_crc32c),
-        ):
-            if crc_text(data) != crc:
-                raise Corrupt(
-                    f"{where}: the {name}'s CRC32C is {crc_text(data)}, the manifest says {crc}. "
-                    "Restore another step or a copy of this one."
-                )
-        if any(padding):
-            raise Corrupt(f"{where}: bytes between layout and frames are not zero.")
-        shards, derived = stripes.parted(stripes.decode_layout(layout, where))
-        records = stripes.decode_index(index, header, footer, where)
+        opened = open_stripe(driver, self.path / spec.file, spec)
+        self._closing.callback(opened.file.close)
+        chain = open_chain(driver, self.path, self.manifest, spec)
+        for link in chain:
+            self._closing.callback(link.file.close)
+        where = str(opened.path)
+        shards, derived = stripes.parted(stripes.decode_layout(opened.layout, where))
         return Stripe(
-            path=path,
-            file=file,
+            path=opened.path,
+            file=opened.file,
             shards=shards,
             derived=derived,
-            table=chunk_table(shards, self.dtypes, header.n_chunks, where),
-            records=records,
+            table=chunk_table(shards, self.dtypes, len(opened.records), where),
+            records=opened.records,
+            chain=chain,
         )
 
     def _check_derived(self) -> None:
@@ -392,22 +372,3 @@ def _alike(strided: Sequence[Strided]) -> dict[tuple[int, int, int], list[Stride
     for each in strided:
         groups[each.chunk, each.word_offset, segment_rule(each.part)].append(each)
     return groups
-
-
-def _check_ends(
-    header: stripes.Header, footer: stripes.Footer, spec: StripeSpec, where: str
-) -> None:
-    agree = (
-        header.uuid == footer.uuid == bytes.fromhex(spec.uuid)
-        and header.n_chunks == footer.n_chunks
-        and header.layout_crc32c == footer.layout_crc32c
-        and f"{header.layout_crc32c:08x}" == spec.layout_crc32c
-        and f"{footer.index_crc32c:08x}" == spec.index_crc32c
-        and footer.file_bytes == spec.bytes
-        and header.frames_at <= footer.index_at
-    )
-    if not agree:
-        raise Corrupt(
-            f"{where}: header, footer and manifest do not belong together. A stripe was swapped "
-            "or damaged; restore another step or a copy of this one."
-        )

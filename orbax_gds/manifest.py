@@ -12,12 +12,13 @@ import msgspec
 
 from orbax_gds import _native
 from orbax_gds.errors import Corrupt, Unsupported
+from orbax_gds.stripe_specs import DELTA, BaseSpec, StripeSpec, check_chains, check_described
 from orbax_gds.uncollected import uncollected
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 KINDS = "kinds"  # the feature by which leaves that are alike are described once. FORMAT §3.1
-KNOWN_REQUIRES = frozenset({"derived", KINDS})  # FORMAT §9
+KNOWN_REQUIRES = frozenset({"derived", KINDS, DELTA})  # FORMAT §9
 MAX_MANIFEST_BYTES = 2**31 - 1  # required: FORMAT §8.2, as all limits here
 MAX_RANK = 64
 MAX_PATH_KEYS = 900
@@ -33,8 +34,6 @@ _PREFIX = re.compile(rb'\{"crc32c":"([0-9a-f]{8})",')
 _PREFIX_BYTES = 21
 _STRIPE_NAME = re.compile(r"p[0-9]{5,}(-[0-9]{2})?\.ogds")
 _SIDECAR_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_UUID = re.compile(r"[0-9a-f]{32}")
-_CRC = re.compile(r"[0-9a-f]{8}")
 
 _TAGS = frozenset("kian")
 _ARRAY_TYPES = frozenset({"jax.Array", "numpy.ndarray", "numpy.generic"})
@@ -96,16 +95,6 @@ class ShardingSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     memory_kind: str | None = None
 
 
-class StripeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One stripe as the manifest describes it. FORMAT §3.3."""
-
-    file: str
-    uuid: str
-    bytes: int
-    layout_crc32c: str
-    index_crc32c: str
-
-
 class SidecarSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Another file that the writer made, such as `_METADATA`."""
 
@@ -132,7 +121,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sidecars: dict[str, SidecarSpec]
     options: dict[str, Any]
     custom_metadata: Any = None
-    base: None = None
+    base: BaseSpec | None = None
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +140,7 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     sidecars: dict[str, SidecarSpec]
     options: dict[str, Any]
     custom_metadata: Any = None
-    base: None = None
+    base: BaseSpec | None = None
 
 
 _SHARDINGS = tuple[ShardingSpec, ...]
@@ -264,7 +253,8 @@ def decode(data: bytes, where: str) -> Manifest:
     for sharding in manifest.shardings:
         _check_sharding(sharding, where)
     for stripe in manifest.stripes:
-        _check_described(stripe, where)
+        check_described(stripe, where)
+    check_chains(manifest.stripes, manifest.base, manifest.requires, where)
     return manifest
 
 
@@ -422,16 +412,6 @@ def _check_sharding(sharding: ShardingSpec, where: str) -> None:
         raise Corrupt(
             f"{where}: a sharding over the mesh {axes} with the spec {sharding.spec} is impossible."
         )
-
-
-def _check_described(stripe: StripeSpec, where: str) -> None:
-    if not (
-        _UUID.fullmatch(stripe.uuid)
-        and _CRC.fullmatch(stripe.layout_crc32c)
-        and _CRC.fullmatch(stripe.index_crc32c)
-        and stripe.bytes > 0
-    ):
-        raise Corrupt(f"{where}: the entry of stripe {stripe.file!r} is malformed.")
 
 
 def _check_files(manifest: Pending, where: str) -> None:

@@ -30,10 +30,9 @@ _CRC = struct.Struct("<I")
 _SECTION = struct.Struct("<II")
 _POOLED = 1
 _DERIVED = 2
+DELTA_FLAG = 2  # of a frame, which needs the words of its base. FORMAT §6
 _MAX_EXTENT = 1 << 62  # required: FORMAT §8.2, of start and extent
-_FROM_LATER = frozenset(
-    {"unknown codec", "unknown dtype", "unknown frame flag", "block map: reserved code"}
-)
+_FROM_LATER = frozenset({"unknown codec", "unknown dtype", "unknown frame flag"})
 """What the core says of frames that a newer version may have written. FORMAT §8."""
 
 RECORD = np.dtype(

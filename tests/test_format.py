@@ -31,6 +31,7 @@ from orbax_gds.codecs import (
 )
 from orbax_gds.derived import FEATURE, Rule
 from orbax_gds.dtypes import DTYPES, SPLITS, dtype_by_id, dtype_by_name, dtype_of, words_of
+from orbax_gds.stripe_specs import DELTA
 
 DASH = "\N{EN DASH}"
 GOLDEN = Path(__file__).parent / "golden"
@@ -187,11 +188,13 @@ def test_the_registries_are_those_of_the_code() -> None:
     (registry,) = tables("9")
     given = {row[0]: row[1] for row in registry}
     assert given["codec"] == ", ".join(f"{number} {name}" for number, name in codecs.items())
-    assert given["`requires`"] == "`derived` (§4.2), `kinds` (§3.1)"
-    assert reference.FEATURES == manifest.KNOWN_REQUIRES == {FEATURE, manifest.KINDS}
+    assert given["`requires`"] == "`derived` (§4.2), `kinds` (§3.1), `delta` (§3.5)"
+    known = {FEATURE, manifest.KINDS, DELTA}
+    assert reference.FEATURES == manifest.KNOWN_REQUIRES == known
     mapped, delta = reference_frame.BLOCK_MAP_FLAG, reference_frame.DELTA_FLAG
     flags = f"bit {mapped.bit_length() - 1} block map, bit {delta.bit_length() - 1} delta"
     assert given["frame flag"] == flags
+    assert delta == stripe.DELTA_FLAG
     pooled = f"bit {reference_stripe.POOLED_FLAG.bit_length() - 1} pooled"
     derived = f"bit {reference_stripe.DERIVED_FLAG.bit_length() - 1} derived"
     assert given["shard flag"] == f"{pooled}, {derived}"

@@ -10,6 +10,7 @@ ROOT = Path(orbax_gds.__file__).parent
 # From the bottom up; a module may import from the lines above its own.
 LAYERS = (
     ("_native", "_version", "errors", "final_names", "pacing", "threads", "uncollected"),
+    ("stripe_specs",),
     ("monitoring", "options", "dtypes", "manifest", "staging"),
     ("codecs", "drivers", "plan"),
     ("derived",),
@@ -17,7 +18,8 @@ LAYERS = (
     ("coverage", "read_plan", "stripe", "sidecar", "paths", "deriving", "bandwidth", "owners"),
     ("pending",),
     ("tiling",),
-    ("commit", "shardings", "targets", "stripe_check", "weighing"),
+    ("commit", "shardings", "stripe_file", "targets", "stripe_check", "weighing"),
+    ("chains",),
     ("item", "kept_reports", "listing", "verifying", "tree_metadata", "wants"),
     ("assemble", "bench", "converting", "lazy", "sampling"),
     ("shares",),

@@ -213,7 +213,7 @@ def test_swapped_and_missing_files_are_refused(item: Path) -> None:
     [
         ("format", 2, Unsupported),
         ("format", True, Corrupt),
-        ("requires", ["delta"], Unsupported),
+        ("requires", ["segments"], Unsupported),
         ("base", {}, Corrupt),
         ("writer", None, Corrupt),
         ("options", [], Corrupt),

@@ -181,7 +181,6 @@ def test_what_the_core_finds_is_corrupt_unless_a_newer_version_may_have_written_
         "unknown codec",
         "unknown dtype",
         "unknown frame flag",
-        "block map: reserved code",
     }
 
 

@@ -14,6 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
@@ -24,6 +25,7 @@ import numpy as np
 
 from orbax_gds.codecs.reference_ans import Ans
 from orbax_gds.codecs.reference_bytes import crc32c
+from orbax_gds.codecs.reference_chains import Chain, base_path, chain_of, check_bases, read_words
 from orbax_gds.codecs.reference_delta import Delta
 from orbax_gds.codecs.reference_frame import (
     Base,
@@ -43,7 +45,6 @@ from orbax_gds.codecs.reference_stripe import (
     encode_stripe,
     open_stripe,
     owners_of,
-    read_chunk,
     read_stripe,
     scan_stripe,
 )
@@ -76,7 +77,7 @@ __all__ = [
 
 LeafPath = tuple[tuple[str, str | int], ...]
 
-FEATURES = frozenset({"derived", "kinds"})
+FEATURES = frozenset({"derived", "kinds", "delta"})
 _PREFIX_BYTES = 21
 _FIELDS = {
     "format": int,
@@ -88,8 +89,9 @@ _FIELDS = {
     "sidecars": dict,
     "options": dict,
 }
+_STRIPE_FILE = r"p[0-9]{5,}(-[0-9]{2})?\.ogds"
+_BASE_FILE = r"base/[0-9a-f]{32}\.ogds"
 _STRIPE_FIELDS = {
-    "file": r"p[0-9]{5,}(-[0-9]{2})?\.ogds",
     "uuid": "[0-9a-f]{32}",
     "layout_crc32c": "[0-9a-f]{8}",
     "index_crc32c": "[0-9a-f]{8}",
@@ -124,12 +126,15 @@ def parse_manifest(data: bytes, where: str = "manifest.json") -> dict[str, Any]:
             f"{where}: format {manifest['format']}, requires {manifest['requires']}; "
             f"this reference reads format 1 with {sorted(FEATURES)}."
         )
-    if manifest.get("base") is not None:
-        raise Corrupt(f"{where}: field 'base' is not null.")
     if "kinds" in manifest["requires"]:
         manifest["leaves"] = _leaves_of_kinds(manifest, where)
     _check_leaves(manifest, where)
-    _check_stripes(manifest["stripes"], where)
+    _check_stripes(manifest["stripes"], _STRIPE_FILE, where)
+    if type(base := manifest.get("base")) is dict:
+        if type(base.get("stripes")) is not list:
+            raise Corrupt(f"{where}: base {base!r}.")
+        _check_stripes(base["stripes"], _BASE_FILE, where)
+    check_bases(manifest, where)
     return manifest
 
 
@@ -179,14 +184,14 @@ def _path_of(leaf: dict[str, Any], what: str) -> LeafPath:
     return tuple((tag, value) for tag, value in path)
 
 
-def _check_stripes(stripes: list[Any], where: str) -> None:
+def _check_stripes(stripes: list[Any], names: str, where: str) -> None:
     for stripe in stripes:
         well_formed = (
             type(stripe) is dict
             and type(stripe.get("bytes")) is int
             and all(
                 type(stripe.get(name)) is str and re.fullmatch(pattern, stripe[name])
-                for name, pattern in _STRIPE_FIELDS.items()
+                for name, pattern in (_STRIPE_FIELDS | {"file": names}).items()
             )
         )
         if not well_formed:
@@ -213,13 +218,10 @@ def read_item(directory: str | Path) -> dict[LeafPath, np.ndarray]:
         {(('k', 'w'),): array([1., 2.], dtype=float32)}
     """
     directory = Path(directory)
-    try:
-        data = (directory / "manifest.json").read_bytes()
-    except FileNotFoundError as error:
-        raise NotFound(f"{directory} holds no manifest.json: no item was published.") from error
-    manifest = parse_manifest(data, str(directory / "manifest.json"))
+    manifest = _read_manifest(directory)
     leaves = [_Leaf.of(leaf, number) for number, leaf in enumerate(manifest["leaves"])]
-    stripes = [_Holding.of(directory, entry, leaves) for entry in manifest["stripes"]]
+    chains = _chains(directory, manifest)
+    stripes = [_Holding.of(chain, leaves) for chain in chains]
     held = Counter[int]()
     for stripe in stripes:
         for box in chain.from_iterable(stripe.boxes):
@@ -244,6 +246,58 @@ def read_item(directory: str | Path) -> dict[LeafPath, np.ndarray]:
         for leaf, leaf_words in zip(leaves, words, strict=True)
         if leaf.dtype is not None
     }
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    try:
+        data = (directory / "manifest.json").read_bytes()
+    except FileNotFoundError as error:
+        raise NotFound(f"{directory} holds no manifest.json: no item was published.") from error
+    return parse_manifest(data, str(directory / "manifest.json"))
+
+
+def _chains(directory: Path, manifest: dict[str, Any]) -> list[Chain]:
+    """Return the stripes of an item, each with the chain that it follows from."""
+    base = manifest.get("base") or {"stripes": [], "linked": True}
+    known = {entry["uuid"]: entry for entry in base["stripes"]}
+    siblings = {}
+    if not base["linked"]:
+        for path in directory.absolute().parents[1].glob("*/*/manifest.json"):
+            if path.parent.name == directory.name and path.parent != directory.absolute():
+                with suppress(Corrupt, Unsupported):
+                    siblings[path.parent] = _read_manifest(path.parent)
+    paths = {
+        uuid: base_path(directory, entry, base["linked"], siblings) for uuid, entry in known.items()
+    }
+    read = {uuid: _read_stripe(paths[uuid], entry) for uuid, entry in known.items()}
+    chains: list[Chain] = []
+    for entry in manifest["stripes"]:
+        path = directory / entry["file"]
+        links = [link["uuid"] for link in chain_of(entry, known, str(directory))]
+        chain = [(path, _read_stripe(path, entry))]
+        chain += [(paths[uuid], read[uuid]) for uuid in links]
+        if len({stripe.header.n_chunks for _, stripe in chain}) > 1:
+            raise Corrupt(f"{path}: the stripes of its chain have other numbers of chunks.")
+        chains.append(chain)
+    return chains
+
+
+def _read_stripe(path: Path, entry: dict[str, Any]) -> Stripe:
+    with open_stripe(path) as file:
+        file_bytes = file.seek(0, 2)
+        if file_bytes != entry["bytes"]:
+            error = Truncated if file_bytes < entry["bytes"] else Corrupt
+            raise error(f"{path}: {file_bytes} bytes, the manifest says {entry['bytes']}.")
+        stripe = read_stripe(file, str(path))
+    found = {
+        "uuid": stripe.header.uuid.hex(),
+        "layout_crc32c": f"{stripe.header.layout_crc32c:08x}",
+        "index_crc32c": f"{stripe.index_crc32c:08x}",
+    }
+    for name, value in found.items():
+        if value != entry[name]:
+            raise Corrupt(f"{path}: {name} is {value}, the manifest says {entry[name]}.")
+    return stripe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,32 +331,22 @@ class _Leaf:
 class _Holding:
     """A stripe of an item, checked against the manifest, and what its chunks hold."""
 
-    path: Path
-    stripe: Stripe
+    chain: Chain
     boxes: list[list[Box]]  # of each chunk
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return self.chain[0][0]
 
     @property
     def derived(self) -> list[Shard]:
         """The shards whose words are in no stripe."""
-        return [shard for shard in self.stripe.shards if shard.rule]
+        return [shard for shard in self.chain[0][1].shards if shard.rule]
 
     @classmethod
-    def of(cls, directory: Path, entry: dict[str, Any], leaves: list[_Leaf]) -> "_Holding":
-        path = directory / entry["file"]
-        with open_stripe(path) as file:
-            file_bytes = file.seek(0, 2)
-            if file_bytes != entry["bytes"]:
-                error = Truncated if file_bytes < entry["bytes"] else Corrupt
-                raise error(f"{path}: {file_bytes} bytes, the manifest says {entry['bytes']}.")
-            stripe = read_stripe(file, str(path))
-        found = {
-            "uuid": stripe.header.uuid.hex(),
-            "layout_crc32c": f"{stripe.header.layout_crc32c:08x}",
-            "index_crc32c": f"{stripe.index_crc32c:08x}",
-        }
-        for name, value in found.items():
-            if value != entry[name]:
-                raise Corrupt(f"{path}: {name} is {value}, the manifest says {entry[name]}.")
+    def of(cls, chain: Chain, leaves: list[_Leaf]) -> "_Holding":
+        path, stripe = chain[0]
         for shard in stripe.shards:
             _check_box(shard, leaves, str(path))
             if shard.rule:
@@ -312,21 +356,20 @@ class _Holding:
             _boxes(chunk, sharing, stripe, leaves, str(path))
             for chunk, sharing in enumerate(owners)
         ]
-        return cls(path=path, stripe=stripe, boxes=boxes)
+        return cls(chain=chain, boxes=boxes)
 
     def read_into(self, leaf_words: list[np.ndarray], filled: list[np.ndarray]) -> None:
-        with open_stripe(self.path) as file:
-            for chunk, boxes in enumerate(self.boxes):
-                header, words = read_chunk(file, self.stripe, chunk, str(self.path))
-                for box in boxes:
-                    region = tuple(
-                        slice(at, at + n) for at, n in zip(box.start, box.extent, strict=True)
-                    )
-                    if filled[box.leaf][region].any():
-                        raise Corrupt(f"{self.path}: chunk {chunk}: {box} is stored twice.")
-                    filled[box.leaf][region] = True
-                    cell = words[box.words].reshape(*box.extent, header.dtype.words_per_element)
-                    leaf_words[box.leaf][region] = cell
+        for chunk, boxes in enumerate(self.boxes):
+            header, words = read_words(self.chain, chunk)
+            for box in boxes:
+                region = tuple(
+                    slice(at, at + n) for at, n in zip(box.start, box.extent, strict=True)
+                )
+                if filled[box.leaf][region].any():
+                    raise Corrupt(f"{self.path}: chunk {chunk}: {box} is stored twice.")
+                filled[box.leaf][region] = True
+                cell = words[box.words].reshape(*box.extent, header.dtype.words_per_element)
+                leaf_words[box.leaf][region] = cell
 
 
 def _derive(

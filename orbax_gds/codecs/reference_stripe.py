@@ -10,7 +10,13 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from orbax_gds.codecs.reference_bytes import Cursor, align, check_crc, crc32c
-from orbax_gds.codecs.reference_frame import FRAME, FrameHeader, decode_frame, parse_frame_header
+from orbax_gds.codecs.reference_frame import (
+    FRAME,
+    Base,
+    FrameHeader,
+    decode_frame,
+    parse_frame_header,
+)
 from orbax_gds.errors import Corrupt, NotFound, OgdsError, Truncated, Unsupported
 
 HEADER = struct.Struct("<8sHHI16sQII12sI")  # FORMAT §4.1
@@ -304,12 +310,16 @@ def read_stripe(file: BinaryIO, where: str) -> Stripe:
 
 
 def read_chunk(
-    file: BinaryIO, stripe: Stripe, chunk: int, where: str
+    file: BinaryIO, stripe: Stripe, chunk: int, where: str, base: Base | None = None
 ) -> tuple[FrameHeader, np.ndarray]:
-    """Read and decode one chunk of an open stripe, and check it against its index record."""
+    """Read and decode one chunk of an open stripe, and check it against its index record.
+
+    A delta needs its base.
+    """
     where = f"{where}: chunk {chunk}"
     record = stripe.records[chunk]
-    header, words = decode_frame(_read(file, record.offset, record.frame_bytes, where), where)
+    frame = _read(file, record.offset, record.frame_bytes, where)
+    header, words = decode_frame(frame, where, base=base)
     if header.chunk != chunk or Record.of(record.offset, header) != record:
         raise Corrupt(f"{where}: frame and index disagree: {header}, {record}.")
     return header, words

@@ -1,0 +1,163 @@
+"""The chains of stripes that deltas follow from: which, where they lie, and what a chunk needs.
+
+FORMAT §3.5. A chain is named from its oldest stripe on, which is full.
+"""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path as FilePath
+
+import numpy as np
+
+from orbax_gds import stripe as stripes
+from orbax_gds.drivers import Driver
+from orbax_gds.errors import Corrupt, NotFound, OgdsError
+from orbax_gds.final_names import TEMPORARY
+from orbax_gds.manifest import MANIFEST_NAME, Manifest, StripeSpec, decode_pending
+from orbax_gds.stripe_file import StripeFile, open_stripe
+from orbax_gds.stripe_specs import base_file
+
+
+def chain_of(manifest: Manifest, spec: StripeSpec) -> tuple[StripeSpec, ...]:
+    """Return the entries of the bases of a stripe, the oldest first, without its own.
+
+    Args:
+        manifest: checked, so that every chain ends.
+        spec: one of its entries, of its own stripes or of their bases.
+    """
+    entries = {entry.uuid: entry for entry in manifest.base.stripes} if manifest.base else {}
+    chain: list[StripeSpec] = []
+    while spec.base is not None:
+        spec = entries[spec.base]
+        chain.append(spec)
+    return tuple(reversed(chain))
+
+
+def find_stripe(item: FilePath, uuid: str, linked: bool) -> FilePath:
+    """Return where one stripe of an earlier step lies. Args, Raises: as `find_stripes`."""
+    return find_stripes(item, [uuid], linked)[uuid]
+
+
+def find_stripes(item: FilePath, uuids: Iterable[str], linked: bool) -> dict[str, FilePath]:
+    """Return where stripes of earlier steps lie.
+
+    Args:
+        item: directory of the item that needs them.
+        uuids: theirs.
+        linked: whether the manifest says that they lie in the item.
+
+    Returns:
+        By uuid a file in the item or, if that is not linked, in the item of the same name of
+        another step. Whether it is the right one is not checked.
+
+    Raises:
+        NotFound: one is missing; its uuid is named.
+    """
+    found = {uuid: item / base_file(uuid) for uuid in uuids}
+    missing = [uuid for uuid, path in found.items() if not path.exists()]
+    if missing and not linked:
+        found.update(_of_siblings(item, missing))
+        missing = [uuid for uuid in missing if not found[uuid].exists()]
+    if missing:
+        also = "" if linked else f", nor does {item.name!r} of another step of the root have it"
+        raise NotFound(
+            f"{item} follows from the stripe {missing[0]} of an earlier step, which is missing: "
+            f"there is no {found[missing[0]]}{also}. Put the step that wrote it back from a copy, "
+            "or restore another step. KeepBases keeps the steps that kept ones follow from."
+        )
+    return found
+
+
+def _of_siblings(item: FilePath, uuids: Iterable[str]) -> dict[str, FilePath]:
+    """Return those of some stripes, by uuid, that items of this name in other steps have."""
+    found: dict[str, FilePath] = {}
+    wanted = set(uuids)
+    for other in _siblings(item):
+        with contextlib.suppress(OSError, OgdsError):  # what cannot be read has no stripe for us
+            path = other / MANIFEST_NAME
+            manifest = decode_pending(path.read_bytes(), str(path))
+            bases = manifest.base.stripes if manifest.base else ()
+            files = {spec.uuid: other / spec.file for spec in (*bases, *manifest.stripes)}
+            has = {uuid for uuid in wanted & files.keys() if files[uuid].exists()}
+            found.update({uuid: files[uuid] for uuid in has})
+            wanted -= has
+        if not wanted:
+            break
+    return found
+
+
+def _siblings(item: FilePath) -> list[FilePath]:
+    """Return the items of the same name in the other steps, that of the last step first."""
+    step = item.absolute().parent
+    with contextlib.suppress(OSError):
+        others = [each for each in step.parent.iterdir() if TEMPORARY not in each.name]
+        return [each / item.name for each in sorted(others, reverse=True) if each != step]
+    return []
+
+
+def open_chain(
+    driver: Driver, item: FilePath, manifest: Manifest, spec: StripeSpec
+) -> tuple[StripeFile, ...]:
+    """Open the bases of a stripe, the oldest first.
+
+    Args:
+        driver: how to read them.
+        item: directory of the item.
+        manifest: of the item.
+        spec: entry of the stripe.
+
+    Returns:
+        Them, each checked against its entry; () of a full stripe. Close their files in the end.
+
+    Raises:
+        NotFound: one is missing; its uuid is named.
+        Corrupt, Unsupported, IoError: as `open_stripe`.
+    """
+    entries = chain_of(manifest, spec)
+    if manifest.base is None or not entries:
+        return ()
+    places = find_stripes(item, [entry.uuid for entry in entries], manifest.base.linked)
+    chain: list[StripeFile] = []
+    with contextlib.ExitStack() as closing:
+        for entry in entries:
+            chain.append(open_stripe(driver, places[entry.uuid], entry))
+            closing.callback(chain[-1].file.close)
+        closing.pop_all()
+    return tuple(chain)
+
+
+def links_of(
+    own_records: np.ndarray, chain: Sequence[StripeFile], chunks: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Return which frames of its chain some chunks of a stripe need.
+
+    Args:
+        own_records: RECORD[n_chunks], the index of the stripe.
+        chain: its bases, the oldest first.
+        chunks: int[k], numbers of the chunks.
+
+    Returns:
+        For every link, the oldest first, RECORD[k]: the chunks' rows of its index; all zero where
+        the frame of a newer link, or the chunk's own, is no delta.
+
+    Raises:
+        Corrupt: a link has another number of chunks.
+    """
+    needed = is_delta(own_records[chunks])
+    links = []
+    for link in reversed(chain):
+        if len(link.records) != len(own_records):
+            raise Corrupt(
+                f"{link.path} has {len(link.records)} chunks, but a stripe that follows from it "
+                f"has {len(own_records)}. Restore another step."
+            )
+        rows = link.records[chunks]
+        rows[~needed] = np.zeros(1, stripes.RECORD)[0]
+        needed = is_delta(rows)
+        links.append(rows)
+    return tuple(reversed(links))
+
+
+def is_delta(records: np.ndarray) -> np.ndarray:
+    """Return which frames need that of a base: bool[k] for RECORD[k]."""
+    return records["flags"] & stripes.DELTA_FLAG != 0
