@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from orbax_gds._version import __version__
+from orbax_gds.delta import Chain, ChainLimit, DeltaPolicy, EveryN, Never, WhilePaying
 from orbax_gds.options import Options
 
 if TYPE_CHECKING:
@@ -34,9 +35,15 @@ _HOME = {
 }
 
 __all__ = [
+    "Chain",
+    "ChainLimit",
+    "DeltaPolicy",
+    "EveryN",
     "GdsCheckpointHandler",
+    "Never",
     "Options",
     "SaveReport",
+    "WhilePaying",
     "__version__",
     "args",
     "barrier_sync_fn",

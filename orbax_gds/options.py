@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from orbax_gds.delta import DeltaPolicy, Never, parse_policy
 from orbax_gds.errors import Unsupported
 
 Codec = Literal["auto", "fast", "max", "off"]
@@ -13,6 +14,7 @@ Driver = Literal["auto", "direct", "buffered"]
 
 MAX_CHUNK_BYTES = 64 << 20  # chosen: a chunk is coded in one call and read whole
 ENVIRONMENT_PREFIX = "ORBAX_GDS_"
+_NEVER = Never()
 
 _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
@@ -81,6 +83,11 @@ class Options:
             are always stored, and the other leaf must have a shard of the same box in the same
             process. Restored alone, rounded parameters read the float32 leaf: about 26 bits a word
             where their own would be about 10.6.
+        delta: which steps of a run are deltas, that is, store what changed since the last committed
+            step: `Never()`, `EveryN(8)`, `ChainLimit(7)`, `WhilePaying()`, any object with
+            `is_full`, or text such as "EveryN(8)". A step whose structure, sharding, number of
+            processes or `chunk_bytes` is another than before is full by itself, and so is any under
+            codec "off". A delta is not weighed: it is coded as "auto" codes where storage is slow.
 
     Raises:
         Unsupported: a value is out of range or not one of those named.
@@ -97,6 +104,7 @@ class Options:
     io_rate: int | str | None = None
     workers: int | None = None
     derive: bool = True
+    delta: DeltaPolicy | str = _NEVER
 
     def __post_init__(self) -> None:
         for name in ("chunk_bytes", "staging_bytes", "io_rate"):
@@ -115,6 +123,10 @@ class Options:
         workers_fit = self.workers is None or (type(self.workers) is int and self.workers > 0)
         _check("workers", self.workers, workers_fit, "None or a count above 0")
         _check("derive", self.derive, type(self.derive) is bool, "True or False")
+        if isinstance(self.delta, str):
+            object.__setattr__(self, "delta", parse_policy(self.delta))
+        is_policy = isinstance(self.delta, DeltaPolicy) and not isinstance(self.delta, type)
+        _check("delta", self.delta, is_policy, "an object with is_full, such as EveryN(8)")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Options":
@@ -132,6 +144,12 @@ class Options:
         return cls(**given)
 
     @property
+    def delta_policy(self) -> DeltaPolicy:
+        """Which steps are deltas."""
+        assert not isinstance(self.delta, str), "a text is a policy since construction"
+        return self.delta
+
+    @property
     def bytes_per_second(self) -> int | None:
         """The most bytes a second that a process writes; None for no bound."""
         return None if self.io_rate is None else int(self.io_rate)
@@ -143,9 +161,9 @@ class Options:
 
     def as_json(self) -> dict[str, str | int | None]:
         """Return the resolved options as the manifest records them."""
-        resolved = dataclasses.asdict(self)
-        resolved["workers"] = self.n_workers
-        return resolved
+        names = [field.name for field in dataclasses.fields(self)]
+        resolved = {name: getattr(self, name) for name in names}
+        return resolved | {"workers": self.n_workers, "delta": repr(self.delta)}
 
 
 def _check(name: str, value: object, fits: bool, expected: str) -> None:

@@ -10,7 +10,7 @@ ROOT = Path(orbax_gds.__file__).parent
 # From the bottom up; a module may import from the lines above its own.
 LAYERS = (
     ("_native", "_version", "errors", "final_names", "pacing", "threads", "uncollected"),
-    ("stripe_specs",),
+    ("delta", "stripe_specs"),
     ("monitoring", "options", "dtypes", "manifest", "staging"),
     ("codecs", "drivers", "plan"),
     ("derived",),

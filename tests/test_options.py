@@ -33,6 +33,8 @@ def test_other_sizes_are_refused(text):
         {"workers": 0},
         {"workers": True},
         {"workers": "2"},
+        {"delta": 8},
+        {"delta": None},
     ],
 )
 def test_impossible_options_are_refused_by_name(fields):
@@ -76,4 +78,5 @@ def test_resolved_options_are_json():
         "io_rate": None,
         "workers": 2,
         "derive": True,
+        "delta": "Never()",
     }
