@@ -18,18 +18,12 @@ import jax
 import msgspec
 import numpy as np
 
-from orbax_gds import _native, events, kept_reports, leaves, sidecar, weighing
+from orbax_gds import events, kept_reports, leaves, sidecar, weighing
 from orbax_gds import stripe as stripes
 from orbax_gds._version import __version__
-from orbax_gds.bandwidth import (
-    KnownStorage,
-    StorageKey,
-    probe,
-    probe_bytes,
-    storage_key,
-)
+from orbax_gds.bandwidth import KnownStorage, storage_key
+from orbax_gds.coding_choice import choose_coding
 from orbax_gds.commit import (
-    PROBE_SUFFIX,
     leave_pending,
     leave_sealed,
     make_directory,
@@ -39,7 +33,7 @@ from orbax_gds.commit import (
 )
 from orbax_gds.derived import FEATURE
 from orbax_gds.deriving import find_derived
-from orbax_gds.drivers import Driver, memory_file_system, open_driver
+from orbax_gds.drivers import open_driver
 from orbax_gds.errors import Exists, IoError
 from orbax_gds.final_names import item_text
 from orbax_gds.manifest import (
@@ -63,10 +57,6 @@ logger = logging.getLogger(__name__)
 
 _WRITER = f"orbax_gds {__version__}"
 
-# Measured: where words and frame lie alike on their pages, as a sample's would and a save's hardly
-# ever do, copying takes three times as long.
-_UNLIKE_PAGES = 2048
-_FRAME_BYTES = 64  # required: FORMAT §6, what a frame is a multiple of
 _FRAME_OVERHEAD_BYTES = 128  # required: FORMAT §6, header and padding of a frame that is raw
 
 
@@ -326,7 +316,7 @@ class Prepared:
             driver = open_driver(self.options.driver, directory)
             key = storage_key(directory, driver)
             with _lent(pool, self.options) as buffers:
-                self.coding = self._resolve(driver, path, key, buffers, storage)
+                self.coding = choose_coding(self, driver, path, key, buffers, storage)
                 with driver.open(path, "w") as file:
                     writer = StripeWriter(self, file, buffers, storage.meter(), self._pace)
                     writer.write()
@@ -422,68 +412,9 @@ class Prepared:
             custom_metadata=self._custom_metadata,
         )
 
-    def _resolve(
-        self,
-        driver: Driver,
-        path: FilePath,
-        key: StorageKey,
-        pool: BufferPool,
-        known: KnownStorage,
-    ) -> weighing.Coding:
-        """Choose the coding, by measuring where the state is large enough for it to matter."""
-        codec = self.options.codec
-        state_bytes = sum(run.n_bytes for run in self.plan.runs)
-        storage = known.recall(key, state_bytes)
-        on_memory = memory_file_system(path.parent) is not None
-        on_memory = on_memory or (storage is not None and not storage.waits)
-        is_known = storage is not None
-        coding = weighing.unweighed(codec, self.plan, is_known=is_known, on_memory=on_memory)
-        if coding is not None:
-            return coding
-        first_runs = dataclasses.replace(self.plan, runs=tuple(next(self.each_window())))
-        with self.watch.time("weigh"), pool.acquire() as buffer:
-            if storage is None:
-                try:
-                    storage = probe(
-                        driver,
-                        path.with_suffix(PROBE_SUFFIX),
-                        buffer.memory,
-                        known.meter,
-                        n_bytes=probe_bytes(state_bytes),
-                        n_threads=self.options.n_workers,
-                        pace=self._pace,
-                    )
-                except OSError as err:  # if it is in the way of the save, that will say so
-                    reason = f"the storage cannot be measured: {err}"
-                    logger.warning("coding %s: %s", codec, reason)
-                    return weighing.as_asked(codec, reason)
-            record = np.empty((1, stripes.RECORD_BYTES), np.uint8)
-            out = buffer.memory[_UNLIKE_PAGES:]
-            return weighing.weigh(
-                first_runs,
-                storage=storage,
-                n_workers=min(self.options.n_workers, os.cpu_count() or 1),
-                encode=lambda run, coding: self._encode(run, out, record, coding),
-                times=known.clocks.times,
-            )
-
     def words_of(self, run: Run) -> Sequence[np.ndarray]:
         """Return the buffers that the segments of a run name, in host memory."""
         return self._snapshot.words[run.first_buffer : run.end_buffer]
-
-    def _encode(
-        self, run: Run, out: np.ndarray, record: np.ndarray, coding: weighing.Coding
-    ) -> int:
-        return _native.encode_run(
-            self.words_of(run),
-            run.segments,
-            run.chunks,
-            out,
-            record,
-            codec=coding.codec,
-            zstd_level=coding.zstd_level,
-            align_bytes=_FRAME_BYTES,
-        )
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 import pytest
 from hypothesis import settings
 
-from orbax_gds import saving
+from orbax_gds import coding_choice
 
 settings.register_profile("local", deadline=None, max_examples=15)
 settings.register_profile("ci", deadline=None, max_examples=15, derandomize=True)
@@ -24,5 +24,5 @@ settings.load_profile("ci" if "CI" in os.environ else "local")
 def on_a_disk():
     """Saves are coded alike where the temporary directory lies in memory."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(saving, "memory_file_system", lambda directory: None)
+        patch.setattr(coding_choice, "memory_file_system", lambda directory: None)
         yield

@@ -29,6 +29,7 @@ LAYERS = (
     ("events", "leaves"),
     ("snapshot",),
     ("plan_cache", "stripe_writer"),
+    ("coding_choice",),
     ("saving", "restoring"),
     ("dropin", "barrier"),
     ("all_stored",),

@@ -8,7 +8,7 @@ import pytest
 from paced_storage import OFF, SPLIT, WHOLE, Clock, PacedDriver
 
 import orbax_gds as ogds
-from orbax_gds import bandwidth, saving, weighing
+from orbax_gds import bandwidth, coding_choice, saving, weighing
 from orbax_gds.bandwidth import KnownStorage, Storage, probe
 from orbax_gds.codecs.zstd import AUTO_LEVEL, MAX_LEVEL
 from orbax_gds.dtypes import dtype_by_name
@@ -34,7 +34,7 @@ def paced(monkeypatch):
     ) -> tuple[PacedDriver, KnownStorage]:
         clock = Clock()
         driver = PacedDriver(bytes_per_sec, clock, cpu_secs_per_byte)
-        encode = saving.Prepared._encode
+        encode = coding_choice.encode
 
         def timed(save, run, out, record, coding):
             split = int(run.chunks[0, 2]) == dtype_by_name("bfloat16").id
@@ -42,7 +42,7 @@ def paced(monkeypatch):
             clock.spend(cpu=run.n_bytes / speeds.get(coding.codec, OFF).bytes_per_sec)
             return encode(save, run, out, record, coding)
 
-        monkeypatch.setattr(saving.Prepared, "_encode", timed)
+        monkeypatch.setattr(coding_choice, "encode", timed)
         monkeypatch.setattr(saving, "open_driver", lambda name, directory: driver)
         monkeypatch.setattr(weighing, "WEIGH_ABOVE_BYTES", split_bytes)
         monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", split_bytes)
@@ -110,7 +110,9 @@ def assert_raw(report, manifest):
 def test_a_small_state_is_raw_in_a_file_system_of_memory(tmp_path, paced, monkeypatch):
     driver, storage = paced(1e7, **SMALL)
     asked = []
-    monkeypatch.setattr(saving, "memory_file_system", lambda path: asked.append(path) or "tmpfs")
+    monkeypatch.setattr(
+        coding_choice, "memory_file_system", lambda path: asked.append(path) or "tmpfs"
+    )
     for number in range(2):
         assert_raw(*saved(tmp_path, storage, number))
     assert asked == [tmp_path / "0", tmp_path / "1"]
@@ -164,7 +166,7 @@ def test_storage_that_cannot_be_probed_does_not_fail_the_save(tmp_path, paced, m
     def refuse(*_, **__):
         raise IoError(28, "No space for a probe", "p.probe")
 
-    monkeypatch.setattr(saving, "probe", refuse)
+    monkeypatch.setattr(coding_choice, "probe", refuse)
     report, _ = saved(tmp_path, storage)
     assert report.coding == "auto"
     assert "No space for a probe" in report.coding_reason
@@ -180,7 +182,7 @@ def test_a_handler_probes_once_and_a_save_by_itself_every_time(tmp_path, monkeyp
         seen.append(options["n_bytes"])
         return probe(*args, **options)
 
-    monkeypatch.setattr(saving, "probe", counted)
+    monkeypatch.setattr(coding_choice, "probe", counted)
     handler = GdsCheckpointHandler()
     for number in range(2):
         handler.save(tmp_path / f"h{number}", GdsSave(state()))
