@@ -1,90 +1,39 @@
 """A published item, opened for reading: checked, jax-free, read chunk by chunk."""
 
 import contextlib
-import dataclasses
 import functools
-import math
 import os
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from pathlib import Path as FilePath
 
 import numpy as np
 
-from orbax_gds import _native
 from orbax_gds import stripe as stripes
-from orbax_gds.chains import open_chain
+from orbax_gds.chains import links_of, open_chain
+from orbax_gds.chunk_reader import ChunkReader, Stripe, buffer_bytes
+from orbax_gds.chunk_table import chunk_table
 from orbax_gds.commit import io_context, read_manifest
 from orbax_gds.coverage import check_coverage
 from orbax_gds.derived import DerivedShard, by_leaf, problems
-from orbax_gds.drivers import Driver, File, open_driver
-from orbax_gds.dtypes import DTYPES, Dtype, dtype_by_name
+from orbax_gds.drivers import Driver, open_driver
+from orbax_gds.dtypes import Dtype, dtype_by_name
 from orbax_gds.errors import Corrupt, NotFound
 from orbax_gds.manifest import Manifest, StripeSpec, crc_text, path_text
 from orbax_gds.options import Options
-from orbax_gds.parts import Part, parts_of
+from orbax_gds.parts import parts_of
 from orbax_gds.plan import ShardBox, StoredShard
-from orbax_gds.read_plan import (
-    ChunkTable,
-    Read,
-    Strided,
-    Wanted,
-    chunk_table,
-    copy_rows,
-    numbers_by_leaf,
-    plan_reads,
-    read_segments,
-    segment_rule,
-)
+from orbax_gds.read_plan import Wanted, plan_reads
 from orbax_gds.staging import BufferPool, aligned_empty
-from orbax_gds.stripe_file import StripeFile, open_stripe
+from orbax_gds.stripe_file import open_stripe
 from orbax_gds.threads import run_tasks
 from orbax_gds.uncollected import uncollected
 
 _ARRAY_ALIGNMENT = 64  # chosen: jax takes memory that begins so without a copy
 
 
-_BUFFER_BYTES = (
-    128 << 20
-)  # chosen: of all threads; half of what a restore may take beside its state
+# chosen: of all threads; half of what a restore may take beside its state
+_BUFFER_BYTES = 128 << 20
 _THREADS_A_WORKER = 2  # chosen: while one waits for the device, the other decodes
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Stripe:
-    """An opened stripe whose header, layout, index and footer agree with the manifest.
-
-    Attributes:
-        path, file: it.
-        shards: those that are stored in it.
-        derived: those that its layout derives from leaves of any stripe.
-        table: what the layout says of each chunk.
-        records: RECORD[n_chunks], the index.
-        chain: the stripes that its deltas follow from, the oldest first. FORMAT §3.5.
-    """
-
-    path: FilePath
-    file: File
-    shards: list[StoredShard]
-    derived: list[DerivedShard]
-    table: ChunkTable
-    records: np.ndarray
-    chain: tuple[StripeFile, ...] = ()
-
-    @functools.cached_property
-    def by_leaf(self) -> dict[int, list[int]]:
-        """Numbers of the shards of each leaf."""
-        return numbers_by_leaf(self.shards)
-
-    @functools.cached_property
-    def frames(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Offsets and lengths of the frames, and bytes of their words: int64[n_chunks] each."""
-        offsets, sizes = self.records["offset"], self.records["frame_bytes"]
-        widths = np.zeros(256, np.int64)
-        for dtype in DTYPES:
-            widths[dtype.id] = dtype.container_bytes
-        decoded = self.table.n_words * widths[self.table.dtypes]
-        return offsets.astype(np.int64), sizes.astype(np.int64), decoded
 
 
 class Item(contextlib.AbstractContextManager["Item"]):
@@ -244,131 +193,27 @@ class Item(contextlib.AbstractContextManager["Item"]):
                 (stripe, read)
                 for stripe in self.stripes
                 for read in plan_reads(
-                    stripe.shards, stripe.by_leaf, wanted, self.dtypes, *stripe.frames
+                    stripe.shards,
+                    stripe.by_leaf,
+                    wanted,
+                    self.dtypes,
+                    *stripe.frames,
+                    functools.partial(links_of, stripe.records, stripe.chain),
                 )
             ]
-        self.bytes_read += sum(read.n_bytes for _, read in queue)
+        self.bytes_read += sum(read.all_bytes for _, read in queue)
         if not queue:
             return
-        longest = max(read.n_bytes for _, read in queue) + 2 * stripes.PAGE_BYTES
+        longest = max(buffer_bytes(read) for _, read in queue)
         n_threads = min(_THREADS_A_WORKER * self.options.n_workers, len(queue))
         n_threads = max(1, min(n_threads, _BUFFER_BYTES // longest))
         with BufferPool(longest, n_threads) as pool:
-            reader = _Reader(self, parts, buffers, pool)
+            reader = ChunkReader(
+                leaf_name=self.leaf_name,
+                dtypes=self.dtypes,
+                all_stripes=self.stripes,
+                parts=parts,
+                buffers=buffers,
+                pool=pool,
+            )
             run_tasks(queue, lambda task: reader.read(*task), n_threads)
-
-
-class _Reader:
-    """Does the reads of one call, in any number of threads."""
-
-    def __init__(
-        self,
-        item: Item,
-        parts: Sequence[Part],
-        buffers: Sequence[np.ndarray],
-        pool: BufferPool,
-    ) -> None:
-        self.item, self.parts, self.buffers, self.pool = item, parts, buffers, pool
-
-    def read(self, stripe: Stripe, read: Read) -> None:
-        """Read a row of frames and decode what is wanted of them."""
-        begin = read.offset - read.offset % stripes.PAGE_BYTES
-        file_bytes = int(stripe.records["offset"][-1] + stripe.records["frame_bytes"][-1])
-        end = min(stripes.align(read.offset + read.n_bytes, stripes.PAGE_BYTES), file_bytes)
-        with self.pool.acquire() as buffer:
-            memory = buffer.memory[: end - begin]
-            stripe.file.read(begin, memory)
-            self._decode(stripe, read, memory, begin)
-
-    def _decode(self, stripe: Stripe, read: Read, memory: np.ndarray, begin: int) -> None:
-        segments, counts, strided = read_segments(read, stripe.shards, self.parts, self.item.dtypes)
-        used = np.unique(segments[:, 0])
-        segments[:, 0] = np.searchsorted(used, segments[:, 0])
-        within = memory, begin
-        met = counts > 0
-        buffers = [self.buffers[i] for i in used.tolist()]
-        self._run(stripe, within, read.chunks[met], counts[met], buffers, segments)
-        for (chunk, offset, rule), rows in _alike(strided).items():
-            self._copy(stripe, within, chunk, offset, rule, rows)
-
-    def _copy(
-        self,
-        stripe: Stripe,
-        within: tuple[np.ndarray, int],
-        chunk: int,
-        offset: int,
-        rule: int,
-        rows: Sequence[Strided],
-    ) -> None:
-        """Decode the words of one shard in a chunk by themselves, and copy what is wanted of them.
-
-        Only one chunk of a thread is held so.
-        """
-        into = self.item.dtypes[rows[0].part.into.leaf]
-        assert into is not None
-        n_elements = math.prod(rows[0].extent)
-        words = np.empty(n_elements * into.element_bytes, np.uint8)
-        segment = [[0, 0, offset, n_elements * into.words_per_element, rule]]
-        numbers, counts = np.array([chunk]), np.ones(1, np.uint32)
-        self._run(stripe, within, numbers, counts, [words], np.array(segment, np.uint64))
-        for each in rows:
-            target = self.buffers[each.part.want].view(into.word_dtype)
-            copy_rows(each, words.view(into.word_dtype), target)
-
-    def _run(
-        self,
-        stripe: Stripe,
-        within: tuple[np.ndarray, int],
-        numbers: np.ndarray,
-        counts: np.ndarray,
-        buffers: Sequence[np.ndarray],
-        segments: np.ndarray,
-    ) -> None:
-        """Decode chunks whose frames lie in memory that was read from an offset of the file."""
-        if not len(numbers):
-            return
-        memory, begin = within
-        records = stripe.records[numbers]
-        records["offset"] -= np.uint64(begin)
-        chunks = np.empty((len(numbers), 4), np.uint32)
-        chunks[:, 0] = numbers
-        chunks[:, 1] = stripe.table.n_words[numbers]
-        chunks[:, 2] = stripe.table.dtypes[numbers]
-        chunks[:, 3] = counts
-        status, at = _native.decode_run(
-            memory,
-            records.view(np.uint8).reshape(-1, stripes.RECORD_BYTES),
-            chunks,
-            list(buffers),
-            segments,
-        )
-        if status:
-            self._raise(stripe, int(numbers[at]), status)
-
-    def _raise(self, stripe: Stripe, chunk: int, status: int) -> None:
-        hit = {
-            shard.leaf
-            for shard in stripe.shards
-            if shard.first_chunk <= chunk < shard.first_chunk + shard.n_chunks
-        }
-        derived = {
-            shard.leaf
-            for each in self.item.stripes
-            for shard in each.derived
-            if shard.source in hit
-        }
-        leaves = sorted(map(self.item.leaf_name, hit | derived))
-        named = ", ".join(map(repr, leaves[:5])) + (" …" if len(leaves) > 5 else "")
-        kind, what = stripes.frame_problem(status)
-        raise kind(
-            f"{stripe.path}: chunk {chunk} at byte {int(stripe.records['offset'][chunk])}, of leaf "
-            f"{named}: {what}. Restore another step or a copy of this one."
-        )
-
-
-def _alike(strided: Sequence[Strided]) -> dict[tuple[int, int, int], list[Strided]]:
-    """Group what is copied of the same words, by the same rule: chunk, word offset and rule."""
-    groups: dict[tuple[int, int, int], list[Strided]] = defaultdict(list)
-    for each in strided:
-        groups[each.chunk, each.word_offset, segment_rule(each.part)].append(each)
-    return groups

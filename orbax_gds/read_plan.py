@@ -8,17 +8,15 @@ import dataclasses
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from orbax_gds.derived import Rule
 from orbax_gds.dtypes import Dtype
-from orbax_gds.errors import Corrupt
 from orbax_gds.parts import Part
 from orbax_gds.plan import (
-    MAX_CHUNK_WORDS,
     Indices,
     StoredShard,
     cell_counts,
@@ -40,16 +38,19 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChunkTable:
-    """What the layout says of each chunk of a stripe.
+class Link:
+    """What a read needs of one of the stripes that its own follows from.
 
     Attributes:
-        n_words: uint32[n_chunks].
-        dtypes: uint8[n_chunks], dtype ids.
+        number: of the stripe in the chain, from the oldest on.
+        offset, n_bytes: the range of its file.
+        records: RECORD[k], index rows of the read's chunks; all zero where none is needed.
     """
 
-    n_words: np.ndarray
-    dtypes: np.ndarray
+    number: int
+    offset: int
+    n_bytes: int
+    records: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,7 @@ class Read:
 
     Attributes:
         offset, n_bytes: the range of the file.
+        links: the ranges of files of its chain, the oldest first.
         chunks: chunk numbers, ascending.
         rows: int64[r, 6], chunk number and segment (as in `read_segments`) of whole shards.
         overlaps: what else wants a part of the chunks.
@@ -68,53 +70,16 @@ class Read:
     chunks: np.ndarray
     rows: np.ndarray
     overlaps: tuple[Overlap, ...]
+    links: tuple[Link, ...] = ()
+
+    @property
+    def all_bytes(self) -> int:
+        """Bytes that are read, of all files."""
+        return self.n_bytes + sum(link.n_bytes for link in self.links)
 
 
-def chunk_table(
-    shards: Sequence[StoredShard], dtypes: Sequence[Dtype | None], n_chunks: int, where: str
-) -> ChunkTable:
-    """Work out the words and dtype of every chunk, and check that the layout is one.
-
-    Raises:
-        Corrupt: a chunk is missing, given twice, or a pool has a gap or an overlap.
-    """
-    n_words = np.zeros(n_chunks, np.int64)
-    ids = np.zeros(n_chunks, np.uint8)
-    pools: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for shard in shards:
-        dtype = dtypes[shard.leaf] if shard.leaf < len(dtypes) else None
-        end = shard.first_chunk + shard.n_chunks
-        if dtype is None or end > n_chunks:
-            raise Corrupt(
-                f"{where}: a shard of leaf {shard.leaf} names chunks {shard.first_chunk} to {end} "
-                f"of {n_chunks}, or a leaf without words. The layout is damaged."
-            )
-        if shard.pooled:
-            words = shard.n_elements * dtype.words_per_element
-            pools[shard.first_chunk].append((shard.word_offset, words, dtype.id))
-            continue
-        own = slice(shard.first_chunk, end)
-        if ids[own].any():
-            raise Corrupt(f"{where}: chunk {shard.first_chunk} is given to two shards.")
-        n_words[own] = cell_sizes(shard.extent, shard.chunk_extent) * dtype.words_per_element
-        ids[own] = dtype.id
-    for chunk, pieces in pools.items():
-        if ids[chunk] or len({dtype_id for _, _, dtype_id in pieces}) > 1:
-            raise Corrupt(f"{where}: chunk {chunk} is given to two shards that cannot share it.")
-        ids[chunk] = pieces[0][2]
-        n_words[chunk] = _pool_words(sorted(pieces), f"{where}: pooled chunk {chunk}")
-    if not ids.all() or (n_chunks and n_words.max() > MAX_CHUNK_WORDS):
-        raise Corrupt(f"{where}: a chunk has no shard or more than 2^28 words.")
-    return ChunkTable(n_words=n_words.astype(np.uint32), dtypes=ids)
-
-
-def _pool_words(pieces: list[tuple[int, int, int]], where: str) -> int:
-    at = 0
-    for offset, words, _ in pieces:
-        if offset != at:
-            raise Corrupt(f"{where}: word {at} belongs to no shard or to two.")
-        at += words
-    return at
+Links = Callable[[np.ndarray], Sequence[np.ndarray]]
+"""Which frames of a chain chunks need: from their numbers to RECORD[k] of each link."""
 
 
 class Wanted:
@@ -157,6 +122,7 @@ def plan_reads(
     offsets: np.ndarray,
     sizes: np.ndarray,
     decoded: np.ndarray,
+    links: Links = lambda chunks: (),
 ) -> list[Read]:
     """Find the chunks of a stripe that the wants need and group them into reads.
 
@@ -169,6 +135,7 @@ def plan_reads(
         dtypes: dtype of every leaf.
         offsets, sizes: int64[n_chunks], the frames' places in the file.
         decoded: int64[n_chunks], bytes of their words.
+        links: which frames of other files the chunks need.
 
     Returns:
         Reads in the order of the file. Every chunk that meets a part is in exactly one.
@@ -186,8 +153,9 @@ def plan_reads(
                     users[chunk].append(Overlap(part=i, shard=j))
     needed = np.unique(np.concatenate((rows[:, 0], np.array(list(users), np.int64))))
     reads = []
-    places = (column[needed].tolist() for column in (offsets, sizes, decoded))
-    for first, end in _groups(*places):
+    rows_of = [np.asarray(link) for link in links(needed)]
+    files = [(offsets[needed], sizes[needed]), *map(_places, rows_of)]
+    for first, end in _groups(files, decoded[needed]):
         chunks = needed[first:end]
         used = (users.get(chunk, ()) for chunk in chunks.tolist())
         offset = int(offsets[chunks[0]])
@@ -196,12 +164,27 @@ def plan_reads(
             Read(
                 offset=offset,
                 n_bytes=int(offsets[chunks[-1]] + sizes[chunks[-1]]) - offset,
+                links=tuple(_links_met([link[first:end] for link in rows_of])),
                 chunks=chunks,
                 rows=rows[low:high],
                 overlaps=tuple(dict.fromkeys(itertools.chain.from_iterable(used))),
             )
         )
     return reads
+
+
+def _places(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of frames in their file: offsets and lengths, int64[k] each."""
+    return records["offset"].astype(np.int64), records["frame_bytes"].astype(np.int64)
+
+
+def _links_met(rows_of: Sequence[np.ndarray]) -> Iterator[Link]:
+    """Yield what a read needs of each link that has any of its frames."""
+    for number, records in enumerate(rows_of):
+        offsets, sizes = _places(records[records["frame_bytes"] > 0])
+        if len(offsets):
+            n_bytes = int(offsets[-1] + sizes[-1] - offsets[0])
+            yield Link(number=number, offset=int(offsets[0]), n_bytes=n_bytes, records=records)
 
 
 def _whole_shards(
@@ -282,19 +265,37 @@ def _chunks_met(shard: StoredShard, want: Part) -> Sequence[int]:
 
 
 def _groups(
-    offsets: Sequence[int], sizes: Sequence[int], decoded: Sequence[int]
+    files: Sequence[tuple[np.ndarray, np.ndarray]], decoded: np.ndarray
 ) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of the needed frames, in the order of the file, that are read at once."""
-    first, n_bytes = 0, sum(decoded[:1])
-    for i in range(1, len(offsets)):
-        n_bytes += decoded[i]
-        gap = offsets[i] - (offsets[i - 1] + sizes[i - 1])
-        grown = offsets[i] + sizes[i] - offsets[first]
-        if gap > MAX_GAP_BYTES or grown > READ_BYTES or n_bytes > DECODED_BYTES:
+    """Yield the ranges of the needed chunks, in their order, that are read at once.
+
+    Args:
+        files: of each file, offsets and lengths of the chunks' frames: int64[k] each. A length of
+            0 is that of a chunk that needs none.
+        decoded: int64[k], bytes of the chunks' words.
+    """
+    k = len(decoded)
+    begins, ends = [], []
+    cut = np.zeros(k, bool)
+    for offsets, sizes in files:
+        here = np.flatnonzero(sizes)
+        if len(here):
+            gaps = offsets[here[1:]] - (offsets[here[:-1]] + sizes[here[:-1]])
+            cut[here[1:]] |= gaps > MAX_GAP_BYTES
+            after = np.searchsorted(here, np.arange(k))  # the next frame, or none is left
+            last = np.searchsorted(here, np.arange(k), "right") - 1  # the frame before, or none
+            file_ends = np.append(offsets[here] + sizes[here], 0)
+            begins.append(np.append(offsets[here], file_ends.max())[after].tolist())
+            ends.append(file_ends[last].tolist())
+    first, n_bytes = 0, sum(decoded[:1].tolist())
+    for i, (more, apart) in enumerate(zip(decoded.tolist()[1:], cut.tolist()[1:], strict=True), 1):
+        n_bytes += more
+        grown = sum(max(0, e[i] - b[first]) for b, e in zip(begins, ends, strict=True))
+        if apart or grown > READ_BYTES or n_bytes > DECODED_BYTES:
             yield first, i
-            first, n_bytes = i, decoded[i]
-    if len(offsets):
-        yield first, len(offsets)
+            first, n_bytes = i, more
+    if k:
+        yield first, k
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,10 @@ import numpy as np
 
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
+from orbax_gds.chunk_reader import Stripe
 from orbax_gds.dtypes import SPLITS, Dtype, dtype_by_id
 from orbax_gds.errors import Corrupt
-from orbax_gds.item import Item, Stripe
+from orbax_gds.item import Item
 from orbax_gds.staging import aligned_empty
 from orbax_gds.stripe_check import FRAME_HEADER_BYTES
 

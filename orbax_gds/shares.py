@@ -4,9 +4,10 @@ import dataclasses
 
 import numpy as np
 
+from orbax_gds.chunk_reader import Stripe
 from orbax_gds.codecs import codec_by_id
 from orbax_gds.derived import Rule
-from orbax_gds.item import Item, Stripe
+from orbax_gds.item import Item
 from orbax_gds.sampling import pieces_of
 
 __all__ = ["CodecShare", "Derivation", "Shares"]

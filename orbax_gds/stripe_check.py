@@ -11,13 +11,14 @@ import numpy as np
 
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
+from orbax_gds.chunk_table import ChunkTable, chunk_table
 from orbax_gds.derived import DerivedShard
 from orbax_gds.drivers import File
 from orbax_gds.dtypes import Dtype
 from orbax_gds.errors import OgdsError
 from orbax_gds.manifest import StripeSpec, crc_text
 from orbax_gds.plan import StoredShard
-from orbax_gds.read_plan import READ_BYTES, ChunkTable, chunk_table
+from orbax_gds.read_plan import READ_BYTES
 from orbax_gds.staging import BufferPool
 
 FRAME_HEADER_BYTES = 32

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import orbax_gds as ogds
 from orbax_gds import stripe as stripes
+from orbax_gds.chunk_table import chunk_table
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Shard
 from orbax_gds.coverage import check_coverage
@@ -34,7 +35,6 @@ from orbax_gds.parts import parts_of
 from orbax_gds.plan import ShardBox
 from orbax_gds.read_plan import (
     Wanted,
-    chunk_table,
     numbers_by_leaf,
     plan_reads,
     read_segments,

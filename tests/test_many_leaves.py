@@ -17,6 +17,7 @@ import orbax_gds as ogds
 from orbax_gds import item as items
 from orbax_gds import manifest as manifests
 from orbax_gds import read_plan, restoring, targets, wants
+from orbax_gds.chunk_reader import ChunkReader
 from orbax_gds.drivers import posix
 from orbax_gds.staging import BufferPool, aligned_pieces
 from orbax_gds.uncollected import uncollected
@@ -198,7 +199,7 @@ def test_the_buffers_of_a_restore_are_bounded_whatever_the_chunks(monkeypatch, t
 
 
 def test_words_that_take_no_room_on_disk_are_shared_out_too(monkeypatch, tmp_path):
-    decodes = counted(monkeypatch, items._Reader, "read")
+    decodes = counted(monkeypatch, ChunkReader, "read")
     words = np.zeros((64, MIB), np.uint8)
     ogds.save(tmp_path / "item", {"w": words}, options=ogds.Options(codec="fast"))
     assert not ogds.restore(tmp_path / "item")["w"].any()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orbax_gds.chunk_table import chunk_table
 from orbax_gds.coverage import check_coverage
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt
@@ -19,7 +20,6 @@ from orbax_gds.plan import RUN_BYTES, ShardBox, StoredShard, cell_sizes, make_pl
 from orbax_gds.read_plan import (
     READ_BYTES,
     Wanted,
-    chunk_table,
     copy_rows,
     numbers_by_leaf,
     plan_reads,

@@ -199,7 +199,7 @@ def encode_delta(
 
 def _encode_sub_block(words: np.ndarray, base: np.ndarray, dtype: Dtype, delta: Delta) -> bytes:
     z = differences(words, base, dtype)
-    low = [(z >> np.uint64(8 * k)).astype("u1") for k in range(delta.low_bytes)]
+    low = [(z >> np.uint64(8 * k)).astype("u1").tobytes() for k in range(delta.low_bytes)]
     z = z >> np.uint64(8 * delta.low_bytes)
     classes = _classes(z)
     symbols = _symbols(classes, base, dtype, delta)
