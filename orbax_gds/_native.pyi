@@ -89,14 +89,35 @@ def queued_secs() -> float:
     whoever gives the GIL up waits for it. 0 where the kernel does not count.
     """
 
+class BrokenBase(Exception):
+    """Words that a chunk is to be coded against cannot be read; the words to code are not at fault.
+
+    Attributes:
+        run: index of the run in those of the writer.
+        chunk: number of the chunk.
+        link: index of the link of the run whose frame is at fault.
+        status: what is wrong with it, a key of `STATUS`.
+        errno: why the system refused to read; 0 if it did not.
+    """
+
+    run: int
+    chunk: int
+    link: int
+    status: int
+    errno: int
+
 class RunWriter:
     """Runs of chunks that several threads code and write, each at its place, in their order.
 
     The bytes depend neither on the number of threads nor on the order in which they call.
 
     Args:
-        runs: `buffers`, `segments`, `chunks` and `records` of each, as in `encode_run`; the buffers
-            are held until `close`. What yields them may run Python in between.
+        runs: `buffers`, `segments`, `chunks` and `records` of each, as in `encode_run`, and links.
+            Links are those of `bases` in `encode_run`, with the descriptor of an open file in place
+            of frames, and the offsets of their records are in that file; () codes without a base.
+            They are read where they are needed, by whole pages into aligned memory, and not at all
+            by the codec "off". Buffers and files are held until `close`. What yields runs may run
+            Python in between.
         offset: where the first run goes in the file.
         codec: as in `encode_run`.
         align_bytes: as in `encode_run`.
@@ -108,7 +129,9 @@ class RunWriter:
 
     def __init__(
         self,
-        runs: Iterable[tuple[Sequence[Buffer], Buffer, Buffer, Buffer]],
+        runs: Iterable[
+            tuple[Sequence[Buffer], Buffer, Buffer, Buffer, Sequence[tuple[int, Buffer]]]
+        ],
         *,
         offset: int,
         codec: str,
@@ -126,6 +149,9 @@ class RunWriter:
         Returns:
             Its offset in the file, from which the offsets of its records count, and its bytes.
             None if no run is left or the writer was stopped.
+
+        Raises:
+            BrokenBase: a frame of a link is damaged, or not that of its record.
         """
 
     def write(self, descriptor: int, out: Buffer, *, most_secs: float) -> tuple[int, int] | None:
@@ -139,13 +165,16 @@ class RunWriter:
         Returns:
             None if no run is left or the writer was stopped; offset and 0 when the time is over;
             offset and bytes of a run that lies in `out` but that the system refused to write.
+
+        Raises:
+            BrokenBase: as in `code`.
         """
 
     def stop(self) -> None:
         """Make the calls of all threads return None soon; an error of one keeps others waiting."""
 
     def close(self) -> None:
-        """Let go of the buffers.
+        """Let go of buffers and files.
 
         Raises:
             ValueError: a call has not returned yet.
@@ -155,8 +184,9 @@ class RunWriter:
         """Return what was measured so far.
 
         Returns:
-            encode, write, write_cpu and write_queued (ready to run, without a processor), summed
-            over threads; busy, in which at least one of them wrote in `write`.
+            encode, write, write_cpu and write_queued (ready to run, without a processor), read_base
+            and decode_base (of the links' frames, not counted in encode), summed over threads;
+            busy, in which at least one of them wrote in `write`.
         """
 
 def decode_run(

@@ -416,6 +416,10 @@ class Prepared:
         """Return the buffers that the segments of a run name, in host memory."""
         return self._snapshot.words[run.first_buffer : run.end_buffer]
 
+    def links_of(self, run: Run) -> Sequence[tuple[int, np.ndarray]]:
+        """Return what the chunks of a run are coded against: nothing."""
+        return ()
+
 
 @contextlib.contextmanager
 def _lent(shared: BufferPool | None, options: Options) -> Iterator[BufferPool]:

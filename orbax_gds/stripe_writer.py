@@ -68,6 +68,15 @@ class Source(Protocol):
         """Return the buffers that the segments of a run name, in host memory."""
         ...
 
+    def links_of(self, run: Run) -> Sequence[tuple[int, np.ndarray]]:
+        """Return what the chunks of a run are coded against, from the oldest step on.
+
+        Returns:
+            Descriptor of an open stripe and uint8[chunks of the run, 32], records of its index;
+            zeros for a chunk that needs no frame of it. Empty without a base.
+        """
+        ...
+
 
 class StripeWriter:
     """Writes one stripe with several threads, its bytes independent of their number.
@@ -174,12 +183,22 @@ class StripeWriter:
 
     def _arguments(
         self, run: Run
-    ) -> tuple[Sequence[np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[
+        Sequence[np.ndarray],
+        np.ndarray,
+        np.ndarray,
+        np.ndarray,
+        Sequence[tuple[int, np.ndarray]],
+    ]:
         first = int(run.chunks[0, 0])
-        records = self.records[first : first + len(run.chunks)]
-        return self.source.words_of(run), run.segments, run.chunks, _as_bytes(records)
+        records = _as_bytes(self.records[first : first + len(run.chunks)])
+        links = self.source.links_of(run)
+        return self.source.words_of(run), run.segments, run.chunks, records, links
 
     def _count(self, secs: dict[str, float]) -> None:
+        for stage in ("read base", "decode base"):
+            if took := secs[stage.replace(" ", "_")]:
+                self.source.watch.add(stage, took)
         self.source.watch.add("encode", secs["encode"])
         self.source.watch.add("write", secs["write"])
         self.meter.add(

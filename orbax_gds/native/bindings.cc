@@ -104,7 +104,10 @@ size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunk
     }
     zstd.rethrow();
     if (result.status != Status::kOk) {
-        refuse_coding(("chunks[" + std::to_string(result.chunk) + "]").c_str(), result.status);
+        const std::string base =
+            result.link == RunResult::kNoLink ? "" : "bases[" + std::to_string(result.link) + "] of ";
+        refuse_coding((base + "chunks[" + std::to_string(result.chunk) + "]").c_str(),
+                      result.status);
     }
     return result.n_bytes;
 }

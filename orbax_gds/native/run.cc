@@ -32,31 +32,6 @@ std::span<const uint8_t> words_of(std::span<const std::span<const uint8_t>> buff
     return scratch.first(chunk_bytes(shape));
 }
 
-// Finds the frame of a record and checks it against record and layout.
-Status find_frame(std::span<const uint8_t> frames, const uint8_t* record, const ChunkShape& shape,
-                  std::span<const uint8_t>& frame, FrameHeader& header) noexcept {
-    const uint64_t offset = load_u64le(record);
-    if (offset > frames.size()) {
-        return Status::kFrameTruncated;
-    }
-    frame = frames.subspan(offset);
-    if (const Status status = read_frame_header(frame, header); status != Status::kOk) {
-        return status;
-    }
-    frame = frame.first(header.frame_bytes);
-    if (!record_agrees(record, header)) {
-        return Status::kIndexMismatch;
-    }
-    const bool as_laid_out = header.chunk == shape.chunk && header.n_words == shape.n_words &&
-                             header.dtype == shape.dtype;
-    return as_laid_out ? Status::kOk : Status::kLayoutMismatch;
-}
-
-// Whether a record is that of a chunk without a frame.
-bool record_is_absent(const uint8_t* record) noexcept {
-    return std::all_of(record, record + kIndexRecordBytes, [](uint8_t byte) { return byte == 0; });
-}
-
 // The segment into which a chunk can be decoded at once, or none.
 const Segment* whole_segment(std::span<const Segment> segments, const ChunkShape& shape) noexcept {
     for (const Segment& segment : segments) {
@@ -78,45 +53,47 @@ void fill(const Segment& segment, std::span<const uint8_t> words, size_t word_by
     }
 }
 
-// While it lives decoded words stay in the caches.
-class KeptWords {
-public:
-    explicit KeptWords(Workspace& workspace) noexcept : workspace_(workspace) {
-        workspace.keeps_words = true;
-    }
-    KeptWords(const KeptWords&) = delete;
-    KeptWords& operator=(const KeptWords&) = delete;
-    ~KeptWords() { workspace_.keeps_words = false; }
-
-private:
-    Workspace& workspace_;
-};
-
 // Decodes the frames of a chunk from the oldest on, each from the words of the one before it, into
 // `words`. Without frames `base` has no words.
 Status decode_chain(std::span<const BaseLink> bases, size_t row, const ChunkShape& shape,
-                    std::span<uint8_t> words, Workspace& workspace, Base& base) noexcept {
-    const KeptWords kept(workspace);
+                    std::span<uint8_t> words, Workspace& workspace, Base& base,
+                    size_t& link) noexcept {
     base = {};
-    for (const BaseLink& link : bases) {
-        const uint8_t* record = link.records + row * kIndexRecordBytes;
+    for (link = 0; link < bases.size(); ++link) {
+        const uint8_t* record = bases[link].records + row * kIndexRecordBytes;
         if (record_is_absent(record)) {
             continue;
         }
-        std::span<const uint8_t> frame;
-        FrameHeader header;
-        if (const Status status = find_frame(link.frames, record, shape, frame, header);
+        if (const Status status =
+                decode_link(bases[link].frames, 0, record, shape, words, workspace, base);
             status != Status::kOk) {
             return status;
         }
-        if (const Status status = decode_frame(frame, header, words, workspace, base);
-            status != Status::kOk) {
-            return status;
-        }
-        base = {words.data(), header.payload_crc};
     }
     return Status::kOk;
 }
+
+// Bases whose frames are in memory.
+class ReadBases final : public BaseSource {
+public:
+    ReadBases(std::span<const RunChunk> chunks, std::span<const BaseLink> links,
+              std::span<uint8_t> scratch, Workspace& workspace) noexcept
+        : chunks_(chunks), links_(links), scratch_(scratch), workspace_(workspace) {}
+
+    RunResult find(size_t chunk, Base& base) noexcept override {
+        const ChunkShape& shape = chunks_[chunk].shape;
+        size_t link = 0;
+        const Status status = decode_chain(links_, chunk, shape, scratch_.last(chunk_bytes(shape)),
+                                           workspace_, base, link);
+        return status == Status::kOk ? RunResult{} : RunResult{status, chunk, 0, link};
+    }
+
+private:
+    const std::span<const RunChunk> chunks_;
+    const std::span<const BaseLink> links_;
+    const std::span<uint8_t> scratch_;
+    Workspace& workspace_;
+};
 
 Status decode_chunk(std::span<const uint8_t> frame, const FrameHeader& header,
                     const ChunkShape& shape, std::span<const std::span<uint8_t>> buffers,
@@ -125,10 +102,11 @@ Status decode_chunk(std::span<const uint8_t> frame, const FrameHeader& header,
                     size_t row) noexcept {
     const bool is_delta = (header.flags & kFlagDelta) != 0;
     Base base;
+    size_t link = 0;
     if (segments.empty()) {
         if (is_delta && !bases.empty()) {
             if (const Status status = decode_chain(
-                    bases, row, shape, scratch.first(chunk_bytes(shape)), workspace, base);
+                    bases, row, shape, scratch.first(chunk_bytes(shape)), workspace, base, link);
                 status != Status::kOk) {
                 return status;
             }
@@ -140,7 +118,7 @@ Status decode_chunk(std::span<const uint8_t> frame, const FrameHeader& header,
         whole == nullptr ? scratch.first(chunk_bytes(shape))
                          : buffers[whole->buffer].subspan(whole->byte_offset, chunk_bytes(shape));
     if (is_delta) {
-        if (const Status status = decode_chain(bases, row, shape, words, workspace, base);
+        if (const Status status = decode_chain(bases, row, shape, words, workspace, base, link);
             status != Status::kOk) {
             return status;
         }
@@ -180,7 +158,7 @@ RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
                      std::span<const Segment> segments, std::span<const RunChunk> chunks,
                      const EncodeOptions& options, size_t align_bytes, std::span<uint8_t> out,
                      uint8_t* records, std::span<uint8_t> scratch, Workspace& workspace,
-                     std::span<const BaseLink> bases) noexcept {
+                     BaseSource* bases) noexcept {
     size_t at = 0;
     for (size_t i = 0; i < chunks.size(); ++i) {
         const RunChunk& chunk = chunks[i];
@@ -189,14 +167,13 @@ RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
         segments = segments.subspan(chunk.n_segments);
         FrameHeader header;
         Base base;
-        Status status =
-            bases.empty() ? Status::kOk
-                          : decode_chain(bases, i, chunk.shape,
-                                         scratch.last(chunk_bytes(chunk.shape)), workspace, base);
-        if (status == Status::kOk) {
-            status = encode_frame(words, chunk.shape, options, out.subspan(at), workspace, header,
-                                  base);
+        if (bases != nullptr) {
+            if (const RunResult found = bases->find(i, base); found.status != Status::kOk) {
+                return found;
+            }
         }
+        Status status =
+            encode_frame(words, chunk.shape, options, out.subspan(at), workspace, header, base);
         if (status == Status::kOk && i + 1 == chunks.size()) {
             const size_t end = align_up(at + header.frame_bytes, align_bytes);
             status = lengthen_frame(out.subspan(at), end - at, header);
@@ -210,6 +187,16 @@ RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
     return {Status::kOk, 0, at};
 }
 
+RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
+                     std::span<const Segment> segments, std::span<const RunChunk> chunks,
+                     const EncodeOptions& options, size_t align_bytes, std::span<uint8_t> out,
+                     uint8_t* records, std::span<uint8_t> scratch, Workspace& workspace,
+                     std::span<const BaseLink> bases) noexcept {
+    ReadBases read(chunks, bases, scratch, workspace);
+    return encode_run(buffers, segments, chunks, options, align_bytes, out, records, scratch,
+                      workspace, bases.empty() ? nullptr : &read);
+}
+
 RunResult decode_run(std::span<const uint8_t> frames, const uint8_t* records,
                      std::span<const RunChunk> chunks, std::span<const std::span<uint8_t>> buffers,
                      std::span<const Segment> segments, std::span<uint8_t> scratch,
@@ -219,7 +206,7 @@ RunResult decode_run(std::span<const uint8_t> frames, const uint8_t* records,
         std::span<const uint8_t> frame;
         FrameHeader header;
         Status status =
-            find_frame(frames, records + i * kIndexRecordBytes, chunk.shape, frame, header);
+            find_frame(frames, 0, records + i * kIndexRecordBytes, chunk.shape, frame, header);
         if (status == Status::kOk) {
             status = decode_chunk(frame, header, chunk.shape, buffers,
                                   segments.first(chunk.n_segments), scratch, workspace, bases, i);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "chain.h"
 #include "derive.h"
 #include "frame.h"
 
@@ -27,18 +28,26 @@ struct RunChunk {
     uint32_t n_segments;
 };
 
-// Where a run ended: `chunk` is the index in the call of the chunk at fault.
+// Where a run ended: `chunk` is the index in the call of the chunk at fault, or whose base is.
 struct RunResult {
+    static constexpr size_t kNoLink = ~size_t{0};
+
     Status status = Status::kOk;
     size_t chunk = 0;
     size_t n_bytes = 0;
+    size_t link = kNoLink;  // of the bases, if it is at fault
+    int error = 0;          // of the system, if that refused to read
 };
 
-// Frames of the bases of a run's chunks, all of one step: one link of their chains. A record of
-// zeros is that of a chunk without a frame in it.
-struct BaseLink {
-    std::span<const uint8_t> frames;
-    const uint8_t* records;
+// What the chunks of a run are coded against.
+class BaseSource {
+public:
+    // Called for each chunk, in order. A chunk without a base leaves `base` without words; others
+    // stay until the next call.
+    virtual RunResult find(size_t chunk, Base& base) noexcept = 0;
+
+protected:
+    ~BaseSource() = default;
 };
 
 // What a run needs for one chunk: its words if they are not in one piece, those of its base.
@@ -47,18 +56,25 @@ size_t scratch_bytes(std::span<const RunChunk> chunks, bool has_bases = false) n
 // Room that encode_run needs in `out`.
 size_t max_run_bytes(std::span<const RunChunk> chunks, size_t align_bytes) noexcept;
 
-// Codes the chunks end to end into `out`; n_bytes is a multiple of align_bytes. A chunk with frames
-// in `bases`, from the oldest on, is coded as a delta against the words of the last where that is
-// smaller.
+// Codes the chunks end to end into `out`; n_bytes is a multiple of align_bytes. A chunk with a base
+// is coded as a delta where that is smaller.
 RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
                      std::span<const Segment> segments, std::span<const RunChunk> chunks,
                      const EncodeOptions& options, size_t align_bytes, std::span<uint8_t> out,
                      uint8_t* records, std::span<uint8_t> scratch, Workspace& workspace,
-                     std::span<const BaseLink> bases = {}) noexcept;
+                     BaseSource* bases = nullptr) noexcept;
+
+// The same; the base of a chunk is what its frames in `bases`, from the oldest on, come to.
+RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
+                     std::span<const Segment> segments, std::span<const RunChunk> chunks,
+                     const EncodeOptions& options, size_t align_bytes, std::span<uint8_t> out,
+                     uint8_t* records, std::span<uint8_t> scratch, Workspace& workspace,
+                     std::span<const BaseLink> bases) noexcept;
 
 // Decodes the frames that `records` point at in `frames` into the segments of their chunks; a chunk
 // without segments is checked only. Where the destinations of segments overlap, what their common
-// bytes are is not said. `bases` are as in encode_run.
+// bytes are is not said. `bases` are the links of the chains of the frames that are deltas, from the
+// oldest on.
 RunResult decode_run(std::span<const uint8_t> frames, const uint8_t* records,
                      std::span<const RunChunk> chunks, std::span<const std::span<uint8_t>> buffers,
                      std::span<const Segment> segments, std::span<uint8_t> scratch,

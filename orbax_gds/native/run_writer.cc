@@ -71,6 +71,11 @@ void RunWriter::set_runs(std::span<const RunSource> runs) noexcept {
     runs_ = runs;
 }
 
+size_t RunWriter::scratch_bytes(const RunSource& run) const noexcept {
+    return ogds::scratch_bytes(run.chunks) +
+           (has_bases(run) ? BaseReader::scratch_bytes(run.chunks) : 0);
+}
+
 TurnResult RunWriter::code(std::span<uint8_t> out, std::span<uint8_t> scratch,
                            Workspace& workspace) noexcept {
     const std::optional<size_t> number = take();
@@ -79,11 +84,25 @@ TurnResult RunWriter::code(std::span<uint8_t> out, std::span<uint8_t> scratch,
     }
     const RunSource& run = runs_[*number];
     const Clock::time_point began = Clock::now();
-    const RunResult coded = encode_run(run.buffers, run.segments, run.chunks, options_,
-                                       align_bytes_, out, run.records, scratch, workspace);
+    const size_t own_bytes = ogds::scratch_bytes(run.chunks);
+    std::optional<BaseReader> bases;
+    if (has_bases(run)) {
+        bases.emplace(run.chunks, run.links, scratch.subspan(own_bytes), workspace, is_stopped_);
+    }
+    const RunResult coded =
+        encode_run(run.buffers, run.segments, run.chunks, options_, align_bytes_, out, run.records,
+                   scratch.first(own_bytes), workspace, bases.has_value() ? &*bases : nullptr);
     {
         const std::lock_guard lock(mutex_);
         times_.encode += Clock::now() - began;
+        if (bases.has_value()) {
+            times_.read_base += bases->read_time();
+            times_.decode_base += bases->decode_time();
+            times_.encode -= bases->read_time() + bases->decode_time();
+        }
+    }
+    if (coded.status == Status::kStopped) {
+        return {};
     }
     if (coded.status != Status::kOk) {
         return {Turn::kFailed, 0, 0, coded, *number};
@@ -129,6 +148,11 @@ uint64_t RunWriter::offset() noexcept {
 WriterTimes RunWriter::times() noexcept {
     const std::lock_guard lock(mutex_);
     return times_;
+}
+
+// Words that are not coded are not compared.
+bool RunWriter::has_bases(const RunSource& run) const noexcept {
+    return !run.links.empty() && options_.codec != CodecChoice::kRaw;
 }
 
 std::optional<size_t> RunWriter::take() noexcept {

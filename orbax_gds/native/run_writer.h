@@ -1,12 +1,14 @@
 // Codes the runs of a stripe in several threads and writes each at its place, in their order.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <span>
 
+#include "base_reader.h"
 #include "run.h"
 
 namespace ogds {
@@ -17,10 +19,13 @@ struct RunSource {
     std::span<const Segment> segments;
     std::span<const RunChunk> chunks;
     uint8_t* records;
+    std::span<const FileLink> links = {};  // of the bases to code against, from the oldest on
 };
 
 // Where the time went, summed over threads; `busy` passed while at least one of them wrote.
 struct WriterTimes {
+    std::chrono::nanoseconds read_base{};
+    std::chrono::nanoseconds decode_base{};
     std::chrono::nanoseconds encode{};
     std::chrono::nanoseconds write{};
     std::chrono::nanoseconds busy{};
@@ -56,6 +61,9 @@ public:
     // Says what to write. The runs must outlive the last call.
     void set_runs(std::span<const RunSource> runs) noexcept;
 
+    // What `code` and `write` need for this run.
+    size_t scratch_bytes(const RunSource& run) const noexcept;
+
     // Codes the next run into `out`, which has the room for it, and gives it its place.
     TurnResult code(std::span<uint8_t> out, std::span<uint8_t> scratch,
                     Workspace& workspace) noexcept;
@@ -75,6 +83,7 @@ private:
     class Writing;
 
     std::optional<size_t> take() noexcept;
+    bool has_bases(const RunSource& run) const noexcept;
     bool place(size_t number, size_t n_bytes, uint64_t& offset) noexcept;
 
     const EncodeOptions options_;
@@ -86,7 +95,7 @@ private:
     size_t n_taken_ = 0;
     size_t n_placed_ = 0;
     uint64_t offset_;
-    bool is_stopped_ = false;
+    std::atomic<bool> is_stopped_ = false;  // read without it while bases are read
     WriterTimes times_;
     size_t n_writing_ = 0;
     Clock::time_point writing_since_;

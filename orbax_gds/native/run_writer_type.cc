@@ -4,7 +4,13 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,30 +32,101 @@ using Placed = std::optional<std::pair<uint64_t, size_t>>;  // offset and bytes 
 
 constexpr double kMostSecs = 60;  // chosen: a call that would not return for longer is a mistake
 
+// Descriptors of its own for files of others, which may close theirs.
+class HeldFiles {
+public:
+    HeldFiles() = default;
+    HeldFiles(const HeldFiles&) = delete;
+    HeldFiles& operator=(const HeldFiles&) = delete;
+    ~HeldFiles() { clear(); }
+
+    int hold(int descriptor) {
+        const auto known = own_.find(descriptor);
+        if (known != own_.end()) {
+            return known->second;
+        }
+        const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+        if (own < 0) {
+            PyErr_SetFromErrno(PyExc_OSError);
+            throw nb::python_error();
+        }
+        own_[descriptor] = own;
+        return own;
+    }
+
+    void clear() noexcept {
+        for (const auto& [descriptor, own] : own_) {
+            close(own);
+        }
+        own_.clear();
+    }
+
+private:
+    std::map<int, int> own_;
+};
+
 // A run, its buffers held.
 class HeldRun {
 public:
-    HeldRun(nb::sequence buffers, nb::handle segments, nb::handle chunks, nb::handle records)
+    HeldRun(nb::sequence buffers, nb::handle segments, nb::handle chunks, nb::handle records,
+            nb::sequence links, HeldFiles& files)
         : run_(std::move(buffers), segments, chunks, Buffer::Access::kRead),
           records_(records, "records", Buffer::Access::kWrite) {
         run_.require_cover();
         check_records(records_, run_.chunks().size());
         run_.require_apart_from(records_, "records");
+        for (nb::handle each : links) {
+            int descriptor = -1;
+            if (nb::len(each) != 2 || !nb::try_cast<int>(each[0], descriptor)) {
+                refuse("A link is the descriptor of a file and records.");
+            }
+            const Buffer& rows = base_records_.emplace_back(each[1], "records of a base",
+                                                            Buffer::Access::kRead);
+            check_records(rows, run_.chunks().size());
+            require_apart(records_, "records", rows, "records of a base");
+            links_.push_back({files.hold(descriptor), rows.bytes().data()});
+        }
     }
 
     void require_apart_from(const Buffer& out) const {
         run_.require_apart_from(out, "out");
         require_apart(out, "out", records_, "records");
+        for (const Buffer& rows : base_records_) {
+            require_apart(out, "out", rows, "records of a base");
+        }
     }
 
     RunSource source() const noexcept {
-        return {run_.readable(), run_.segments(), run_.chunks(), records_.bytes().data()};
+        return {run_.readable(), run_.segments(), run_.chunks(), records_.bytes().data(), links_};
     }
 
 private:
     RunArguments run_;
     Buffer records_;
+    std::deque<Buffer> base_records_;
+    std::vector<FileLink> links_;
 };
+
+PyObject* broken_base = nullptr;  // the type; the module keeps it
+
+[[noreturn]] void raise_broken_base(const RunSource& run, const TurnResult& result) {
+    const uint32_t chunk = run.chunks[result.run.chunk].shape.chunk;
+    std::string text = "The base of chunk " + std::to_string(chunk) + " cannot be read: link " +
+                       std::to_string(result.run.link) + " of " +
+                       std::to_string(run.links.size()) + ", from the oldest: " +
+                       status_text(result.run.status);
+    if (result.run.error != 0) {
+        text += std::string(": ") + std::strerror(result.run.error);
+    }
+    const nb::object error = nb::handle(broken_base)(text + ".");
+    error.attr("run") = result.number;
+    error.attr("chunk") = chunk;
+    error.attr("link") = result.run.link;
+    error.attr("status") = static_cast<int>(result.run.status);
+    error.attr("errno") = result.run.error;
+    PyErr_SetObject(broken_base, error.ptr());
+    throw nb::python_error();
+}
 
 // The runs and their writer. The members are touched with the GIL held, the core is not.
 class PyRunWriter {
@@ -60,14 +137,15 @@ public:
         check_alignment(align_bytes);
         for (nb::handle each : runs) {  // a generator lets other threads have the GIL in between
             const auto run = nb::cast<nb::tuple>(each);
-            if (run.size() != 4) {
-                refuse("A run is buffers, segments, chunks and records, not ", run.size(),
+            if (run.size() != 5) {
+                refuse("A run is buffers, segments, chunks, records and links, not ", run.size(),
                        " objects.");
             }
-            held_.emplace_back(nb::cast<nb::sequence>(run[0]), run[1], run[2], run[3]);
+            held_.emplace_back(nb::cast<nb::sequence>(run[0]), run[1], run[2], run[3],
+                               nb::cast<nb::sequence>(run[4]), files_);
             const RunSource source = held_.back().source();
             room_bytes_ = std::max(room_bytes_, max_run_bytes(source.chunks, align_bytes));
-            scratch_bytes_ = std::max(scratch_bytes_, scratch_bytes(source.chunks));
+            scratch_bytes_ = std::max(scratch_bytes_, writer_.scratch_bytes(source));
             sources_.push_back(source);
         }
         writer_.set_runs(sources_);
@@ -100,6 +178,7 @@ public:
         writer_.set_runs({});
         sources_.clear();
         held_.clear();
+        files_.clear();
     }
 
     uint64_t offset() { return writer_.offset(); }
@@ -107,6 +186,8 @@ public:
     nb::dict secs() {
         const WriterTimes times = writer_.times();
         nb::dict secs;
+        secs["read_base"] = Seconds(times.read_base).count();
+        secs["decode_base"] = Seconds(times.decode_base).count();
         secs["encode"] = Seconds(times.encode).count();
         secs["write"] = Seconds(times.write).count();
         secs["busy"] = Seconds(times.busy).count();
@@ -152,10 +233,14 @@ private:
             case Turn::kFailed:
                 break;
         }
+        if (result.run.link != RunResult::kNoLink) {
+            raise_broken_base(sources_[result.number], result);
+        }
         refuse_coding(("chunks[" + std::to_string(result.run.chunk) + "] of run " +
                        std::to_string(result.number)).c_str(), result.run.status);
     }
 
+    HeldFiles files_;
     std::deque<HeldRun> held_;
     std::vector<RunSource> sources_;
     size_t room_bytes_ = 0;
@@ -167,6 +252,11 @@ private:
 }  // namespace
 
 void add_run_writer(nb::module_& module) {
+    broken_base = PyErr_NewException("orbax_gds._native.BrokenBase", PyExc_Exception, nullptr);
+    if (broken_base == nullptr) {
+        throw nb::python_error();
+    }
+    module.attr("BrokenBase") = nb::handle(broken_base);
     module.def("queued_secs", [] { return Seconds(QueueClock().now()).count(); });
     nb::class_<PyRunWriter>(module, "RunWriter")
         .def(nb::init<nb::iterable, uint64_t, const std::string&, size_t, int>(), nb::arg("runs"),

@@ -55,6 +55,8 @@ enum class Status : int {
     kDeltaHeader,
     kDeltaSubBlock,
     kDeltaClasses,
+    kBaseUnread,
+    kStopped,
     kWordsChanged,
     kNoSpace,
     kFrameTooLong,
@@ -114,6 +116,8 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kDeltaHeader: return "delta: header is not possible";
         case Status::kDeltaSubBlock: return "delta: sub-block is not possible";
         case Status::kDeltaClasses: return "delta: classes do not fit escapes and planes";
+        case Status::kBaseUnread: return "the system refused to read the frame";
+        case Status::kStopped: return "stopped";
         case Status::kWordsChanged: return "words changed while they were coded";
         case Status::kNoSpace: return "output buffer is too small";
         case Status::kFrameTooLong: return "frame would exceed 2147483647 bytes; cut the chunk";
