@@ -34,6 +34,8 @@ def choose_coding(
     key: StorageKey,
     pool: BufferPool,
     known: KnownStorage,
+    *,
+    has_base: bool = False,
 ) -> weighing.Coding:
     """Choose the coding, by measuring where the state is large enough for it to matter.
 
@@ -44,12 +46,15 @@ def choose_coding(
         key: of its storage.
         pool: one buffer is taken from it meanwhile.
         known: what earlier saves measured.
+        has_base: whether the save is a delta, which raw words would not be.
     """
     codec, plan, options = save.options.codec, save.cut.plan, save.options
     state_bytes = sum(run.n_bytes for run in plan.runs)
     storage = known.recall(key, state_bytes)
     on_memory = memory_file_system(path.parent) is not None
     on_memory = on_memory or (storage is not None and not storage.waits)
+    if has_base:
+        return weighing.of_delta(codec, plan, on_memory=on_memory)
     is_known = storage is not None
     coding = weighing.unweighed(codec, plan, is_known=is_known, on_memory=on_memory)
     if coding is not None:

@@ -12,6 +12,7 @@ from orbax_gds import manifest as manifests
 from orbax_gds import stripe as stripes
 from orbax_gds.derived import FEATURE
 from orbax_gds.errors import CommitError, Corrupt, IoError, NotFound, OgdsError, Unsupported
+from orbax_gds.linked_stripes import keep_linked, with_bases
 from orbax_gds.pending import (
     FAILED_NAME,
     SUFFIX,
@@ -22,6 +23,7 @@ from orbax_gds.pending import (
     process_of,
     read_failure,
 )
+from orbax_gds.stripe_specs import DELTA, BaseSpec
 from orbax_gds.threads import run_tasks
 from orbax_gds.tiling import check_tiling
 
@@ -186,6 +188,7 @@ def publish(directory: str | os.PathLike[str]) -> bool:
     if not pending_path.exists():
         raise CommitError(f"{directory}: there is nothing to publish: no save was written here.")
     complete = _complete(directory)
+    keep_linked(directory, complete.base)
     complete_path = directory / COMPLETE_NAME
     write_synced(complete_path, manifests.encode(complete))
     _remove(directory.glob("*" + PROBE_SUFFIX))
@@ -218,15 +221,32 @@ def _complete(directory: FilePath) -> manifests.Pending:
     requires = pending.requires
     if FEATURE not in requires and any(each.has_derived for each in sealed):
         requires = (*requires, FEATURE)  # each process decides for itself what it derives
-    specs = tuple(each.spec for each in sealed)
-    complete = msgspec.structs.replace(pending, stripes=specs, requires=requires)
+    specs = [each.spec for each in sealed]
+    bases = [_base_of_first(directory, pending, specs[0])]
+    options = pending.options
     if len(specs) > 1:
         said = agreed(directory, [(spec.file, spec.uuid) for spec in specs])
-        codings = [each.coding for each in said]
         layouts = {each.spec.file: each.layout for each in sealed}
         check_tiling(directory, pending.leaves, layouts, pending.kinds)
-        complete = msgspec.structs.replace(complete, options=pending.options | {"codings": codings})
-    return complete
+        options = options | {"codings": [each.coding for each in said]}
+        bases = [each.base for each in said]
+    own, base = with_bases(directory, specs, bases)
+    requires = tuple(name for name in requires if name != DELTA) + ((DELTA,) if base else ())
+    return msgspec.structs.replace(
+        pending, stripes=own, requires=requires, options=options, base=base
+    )
+
+
+def _base_of_first(
+    directory: FilePath, pending: manifests.Pending, spec: manifests.StripeSpec
+) -> BaseSpec | None:
+    """Return what process 0 says that its stripe needs, having seen that it speaks of this one."""
+    if pending.stripes[0].uuid != spec.uuid:
+        raise CommitError(
+            f"The stripe {directory / spec.file} and {PENDING_NAME} belong to two saves. The item "
+            "is not published; save again."
+        )
+    return pending.base
 
 
 def _remove(paths: Iterable[FilePath]) -> None:

@@ -1,10 +1,12 @@
 """What Orbax calls the directories of a step in the end, which have other names while it saves."""
 
+import re
 from pathlib import Path as FilePath
 
-__all__ = ["TEMPORARY", "final_path", "item_text"]
+__all__ = ["TEMPORARY", "final_path", "item_text", "step_number"]
 
 TEMPORARY = ".orbax-checkpoint-tmp"  # required: Orbax's mark on a directory it will rename
+_STEP = re.compile(r"(?:.*_)?(\d+)", re.DOTALL)  # 10, step_10 or step_00000010
 
 
 def final_path(path: FilePath) -> FilePath:
@@ -24,3 +26,14 @@ def item_text(path: FilePath) -> str:
     final = final_path(path)
     in_a_step = final.parent.name != path.parent.name
     return f"{final.parent.name}/{final.name}" if in_a_step else final.name
+
+
+def step_number(name: str) -> int | None:
+    """Return the number of a step from the name of its directory; None if it has none.
+
+    Example:
+        >>> step_number("step_00000010"), step_number("default")
+        (10, None)
+    """
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else None

@@ -24,6 +24,7 @@ from orbax_gds.bandwidth import KnownStorage
 from orbax_gds.dropin import RestoreRequest
 from orbax_gds.errors import IoError, NotFound, Unsupported
 from orbax_gds.final_names import final_path
+from orbax_gds.known_steps import KnownSteps
 from orbax_gds.manifest import Path
 from orbax_gds.monitoring import SaveReport
 from orbax_gds.options import Options
@@ -88,8 +89,8 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
     """Save and restore any PyTree in the format of FORMAT.md, under Orbax's checkpointers.
 
     What a save needs lies in its directory; an instance keeps buffers for the next one, how fast
-    the storage was, and which directories to sync then. It may serve any number of items at once,
-    also without a checkpointer.
+    the storage was, which steps it saved and restored, and which directories to sync then. It may
+    serve any number of items at once, also without a checkpointer.
 
     Args:
         options: how to save and restore; None takes `Options.from_environment()`.
@@ -107,6 +108,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         self._pool: BufferPool | None = None
         self._plans: PlanCache | None = None
         self._storage = KnownStorage()
+        self._steps = KnownSteps()
         self._synced: dict[FilePath, SaveReport] = {}  # of items that are not published yet
         self._published: set[FilePath] = set()  # items that Orbax renames after us
         self._failed: collections.Counter[FilePath] = collections.Counter()  # saves by directory
@@ -203,6 +205,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         )
         if request.leaves is None:
             self._known_plans().expect(tree)
+            self._steps.note_restored(source)
         return tree
 
     def metadata(self, directory: os.PathLike[str]) -> Any:
@@ -258,6 +261,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             pool=self._shared_pool(),
             storage=self._storage,
             when_staged=when_staged,
+            steps=self._steps,
         )
         if report.process == 0:  # the others log theirs at once, and publish nothing
             with self._lock:

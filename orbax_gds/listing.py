@@ -10,14 +10,13 @@ from typing import Literal
 
 from orbax_gds.commit import PENDING_NAME
 from orbax_gds.errors import IoError, NotFound
-from orbax_gds.final_names import TEMPORARY
+from orbax_gds.final_names import TEMPORARY, step_number
 from orbax_gds.manifest import MANIFEST_NAME
 
 __all__ = ["Entry", "find_item", "is_item", "list_items"]
 
 State = Literal["published", "unfinished"]
 
-_STEP = re.compile(r"(?:.*_)?(\d+)", re.DOTALL)  # 10, step_10 or step_00000010
 _DEEPEST = 2  # root/step/item
 
 
@@ -100,8 +99,8 @@ def _number(entry: Entry) -> int:
     """Return the number of an item's step, which may be an item itself; -1 if it has none."""
     if entry.step is None:
         return int(entry.item) if entry.item.isdecimal() else -1
-    match = _STEP.fullmatch(entry.step)
-    return int(match[1]) if match else -1
+    number = step_number(entry.step)
+    return -1 if number is None else number
 
 
 def _walk(directory: FilePath, depth: int) -> Iterator[FilePath]:

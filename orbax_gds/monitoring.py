@@ -86,6 +86,15 @@ class CodecBytes:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ChunkBytes:
+    """Chunks that were coded alike: their number, bytes of words in, bytes of frames out."""
+
+    n_chunks: int
+    bytes_in: int
+    bytes_out: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessReport:
     """What one process's part of a save did.
 
@@ -110,7 +119,14 @@ class ProcessReport:
         seconds: per stage: "plan" and "snapshot" blocked training; "derive" looked for words that
             follow from others; "weigh" measured storage and codecs, where the choice was worth it;
             "encode", "pace" (waiting for `io_rate`) and "write" are summed over threads; "sync";
-            "commit", of process 0 alone, is publication.
+            "commit", of process 0 alone, is publication. Of a save that may be a delta "find base"
+            looked for the step before it, and "read base" and "decode base", summed over threads,
+            brought its words.
+        base: uuid of the stripe of an earlier step that this one's deltas follow from; None of a
+            full step.
+        chain_length: stripes of earlier steps that this one needs, 0 for a full step.
+        delta_reason: why the step is full although `Options.delta` allows for deltas, else None.
+        chunks: of a delta, by "unchanged" (from the base), "delta" and "direct" (without it).
     """
 
     process: int
@@ -131,6 +147,10 @@ class ProcessReport:
     background_secs: float
     cpu_secs: float
     seconds: dict[str, float]
+    base: str | None = None
+    chain_length: int = 0
+    delta_reason: str | None = None
+    chunks: dict[str, ChunkBytes] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,7 +176,14 @@ class SaveReport(ProcessReport):
             f"{self.state} {item_text(self.path)}{process}: {self.n_leaves} leaves, "
             f"plan {'known' if self.plan_known else 'new'}, {self.bytes_in / 1e6:.1f} MB "
             f"in, {self.bytes_derived / 1e6:.1f} MB derived, {self.bytes_out / 1e6:.1f} MB out "
-            f"(MB by codec: {shares or 'none'}); coding {self.coding} ({self.coding_reason}); "
+            f"(MB by codec: {shares or 'none'}); {self._delta_text()}"
+            f"coding {self.coding} ({self.coding_reason}); "
             f"{self.driver}{reason}; blocking {self.blocking_secs:.3f}s "
             f"background {self.background_secs:.3f}s cpu {self.cpu_secs:.3f}s; {times}"
         )
+
+    def _delta_text(self) -> str:
+        if self.base is not None:
+            of = " ".join(f"{name} {one.n_chunks}" for name, one in self.chunks.items())
+            return f"delta on {self.chain_length} (chunks: {of}); "
+        return f"full ({self.delta_reason}); " if self.delta_reason else ""

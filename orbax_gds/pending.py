@@ -12,12 +12,13 @@ import msgspec
 
 from orbax_gds import stripe as stripes
 from orbax_gds.errors import CommitError
+from orbax_gds.stripe_specs import BaseSpec
 
 SUFFIX = ".pending"
 FAILED_NAME = "failed" + SUFFIX
 
 _STRIPE_SUFFIX = ".ogds"
-_MOST_BYTES = 1 << 16  # chosen: far above what a process has to say
+_MOST_BYTES = 1 << 20  # chosen: far above what a process has to say, also of thousands of bases
 _PROCESS = re.compile(r"p([0-9]+)")
 
 
@@ -30,6 +31,8 @@ class PendingStripe(msgspec.Struct, frozen=True, kw_only=True):
         digest: of what all processes must agree on.
         coding: what `Options.codec` came to.
         writer: which version of this package the process runs.
+        base: the stripes that this one needs, the oldest first, and whether they lie in the item;
+            None of a full one.
     """
 
     process: int
@@ -37,6 +40,7 @@ class PendingStripe(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     coding: str
     writer: str = ""
+    base: BaseSpec | None = None
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ import numpy as np
 
 from orbax_gds import events, kept_reports, leaves, sidecar, weighing
 from orbax_gds import stripe as stripes
+from orbax_gds._native import BrokenBase
 from orbax_gds._version import __version__
 from orbax_gds.bandwidth import KnownStorage, storage_key
 from orbax_gds.coding_choice import choose_coding
@@ -31,11 +32,13 @@ from orbax_gds.commit import (
     sync_directory,
     withdraw_sealed,
 )
+from orbax_gds.delta_save import DeltaSave
 from orbax_gds.derived import FEATURE
 from orbax_gds.deriving import find_derived
-from orbax_gds.drivers import open_driver
+from orbax_gds.drivers import Driver, File, open_driver
 from orbax_gds.errors import Exists, IoError
 from orbax_gds.final_names import item_text
+from orbax_gds.known_steps import KnownSteps
 from orbax_gds.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -51,6 +54,7 @@ from orbax_gds.plan import MAX_RUN_CHUNKS, RUN_BYTES, Plan, Run
 from orbax_gds.plan_cache import PlanCache, Planned
 from orbax_gds.snapshot import Snapshot
 from orbax_gds.staging import BufferPool
+from orbax_gds.stripe_specs import DELTA
 from orbax_gds.stripe_writer import StripeWriter
 
 logger = logging.getLogger(__name__)
@@ -217,9 +221,14 @@ def make_cache(options: Options) -> PlanCache:
     return PlanCache(int(options.chunk_bytes), jax.process_index())
 
 
-def _undescribed(process: int) -> StripeSpec:
+def _undescribed(process: int, uuid: str = "", base: str | None = None) -> StripeSpec:
     return StripeSpec(
-        file=stripes.file_name(process), uuid="", bytes=0, layout_crc32c="", index_crc32c=""
+        file=stripes.file_name(process),
+        uuid=uuid,
+        bytes=0,
+        layout_crc32c="",
+        index_crc32c="",
+        base=base,
     )
 
 
@@ -243,6 +252,8 @@ class Prepared:
         self.was_known = was_known
         self._snapshot = snapshot
         self._pace = pace_of(options.bytes_per_second)
+        self._keeps_words = snapshot.staged.is_set()
+        self._delta: DeltaSave | None = None
         self._n_derived = self._bytes_derived = 0
         self._when_staged: Callable[[], None] | None = None
 
@@ -285,6 +296,7 @@ class Prepared:
         pool: BufferPool | None = None,
         storage: KnownStorage | None = None,
         when_staged: Callable[[], None] | None = None,
+        steps: KnownSteps | None = None,
     ) -> SaveReport:
         """Write and seal this process's stripe; on process 0, leave what publication needs.
 
@@ -295,6 +307,8 @@ class Prepared:
             pool: buffers from `make_pool`, kept for many saves; None makes them for this one.
             storage: what earlier saves measured, kept for many; None knows nothing yet.
             when_staged: called in this thread, perhaps again, as soon as `staged` is set by it.
+            steps: what was saved and restored before, so that this step may be a delta; None only
+                looks at the directories.
 
         Returns:
             The report, in the state "synced".
@@ -307,7 +321,7 @@ class Prepared:
         began, directory = Lap(), FilePath(directory)
         self._when_staged = when_staged
         path = directory / stripes.file_name(self.process)
-        storage = storage or KnownStorage()
+        storage, steps = storage or KnownStorage(), steps or KnownSteps()
         try:
             _refuse_published(directory)
             _refuse_missing(directory)
@@ -315,26 +329,37 @@ class Prepared:
             self._leave_out_derived()
             driver = open_driver(self.options.driver, directory)
             key = storage_key(directory, driver)
-            with _lent(pool, self.options) as buffers:
-                self.coding = choose_coding(self, driver, path, key, buffers, storage)
-                with driver.open(path, "w") as file:
-                    writer = StripeWriter(self, file, buffers, storage.meter(), self._pace)
-                    writer.write()
-                    with self.watch.time("sync"), writer.meter.measure():
-                        file.sync(writer.file_bytes)
+            with _lent(pool, self.options) as buffers, DeltaSave(directory, steps) as delta:
+                self._delta = delta
+                delta.find(
+                    self.cut,
+                    process=self.process,
+                    n_processes=jax.process_count(),
+                    options=self.options,
+                    driver=driver,
+                    watch=self.watch,
+                )
+                has_base = delta.base is not None
+                self.coding = choose_coding(
+                    self, driver, path, key, buffers, storage, has_base=has_base
+                )
+                file, writer = self._write_stripe(driver, path, buffers, storage, delta)
         finally:
             self.let_go()
         storage.remember(key, writer.meter, writer.file_bytes)
         with self.watch.time("sync"):
+            delta.sync()
             if self.process == 0:
                 metadata = sidecar.encode(self.planned.tree_json, self._custom_metadata)
-                leave_pending(directory, self._manifest(), {sidecar.NAME: metadata})
-        report = self._report(directory, writer, file.reason or driver.reason, began)
+                manifest = self._manifest(writer.uuid, delta)
+                leave_pending(directory, manifest, {sidecar.NAME: metadata})
+        report = self._report(directory, writer, delta, file.reason or driver.reason, began)
         kept_reports.leave(report, writer.uuid)
         with self.watch.time("sync"):
             if jax.process_count() > 1:
-                leave_sealed(directory, self._said(writer.uuid))
+                leave_sealed(directory, self._said(writer.uuid, delta))
             sync_directory(directory)
+        steps.note_saved(directory, writer.uuid.hex())
         report = dataclasses.replace(
             report,
             background_secs=began.secs,
@@ -346,8 +371,35 @@ class Prepared:
         events.emit_save(report)
         return report
 
+    def _write_stripe(
+        self,
+        driver: Driver,
+        path: FilePath,
+        buffers: BufferPool,
+        storage: KnownStorage,
+        delta: DeltaSave,
+    ) -> tuple[File, StripeWriter]:
+        """Write and sync the stripe: again and full, where its base cannot be read."""
+        while True:
+            with driver.open(path, "w") as file:
+                writer = StripeWriter(self, file, buffers, storage.meter(), self._pace)
+                try:
+                    writer.write()
+                except BrokenBase as err:
+                    delta.do_without(err, keeps_words=self._keeps_words)
+                    continue
+                with self.watch.time("sync"), writer.meter.measure():
+                    file.sync(writer.file_bytes)
+            delta.settle(writer.records)
+            return file, writer
+
     def _report(
-        self, directory: FilePath, writer: "StripeWriter", driver_reason: str | None, began: Lap
+        self,
+        directory: FilePath,
+        writer: StripeWriter,
+        delta: DeltaSave,
+        driver_reason: str | None,
+        began: Lap,
     ) -> SaveReport:
         return SaveReport(
             path=directory,
@@ -370,6 +422,7 @@ class Prepared:
             background_secs=began.secs,
             cpu_secs=began.cpu_secs,
             seconds=dict(self.watch.seconds),
+            **delta.reported(writer.records),
         )
 
     def _leave_out_derived(self) -> None:
@@ -387,29 +440,33 @@ class Prepared:
             self._snapshot.words = [w for number, w in enumerate(words) if number not in derived]
             self.cut = self.planned.without(derived)
 
-    def _said(self, uuid: bytes) -> PendingStripe:
+    def _said(self, uuid: bytes, delta: DeltaSave) -> PendingStripe:
         return PendingStripe(
             process=self.process,
             uuid=uuid.hex(),
             digest=self.planned.digest,
             coding=self.coding.codec,
             writer=_WRITER,
+            base=delta.spec,
         )
 
-    def _manifest(self) -> Pending:
+    def _manifest(self, uuid: bytes, delta: DeltaSave) -> Pending:
         listed = self.planned.leaf_list
+        requires = (*listed.requires, FEATURE) if self._n_derived else listed.requires
+        own = _undescribed(0, uuid.hex(), delta.uuid)
         resolved = {"coding": self.coding.codec, "zstd_level": self.coding.zstd_level}
         return Pending(
             format=FORMAT_VERSION,
-            requires=(*listed.requires, FEATURE) if self._n_derived else listed.requires,
+            requires=requires if delta.uuid is None else (*requires, DELTA),
             writer=_WRITER,
             leaves=listed.leaves,
             kinds=listed.kinds,
             shardings=msgspec.Raw(msgspec.json.encode(self.planned.shardings)),
-            stripes=tuple(_undescribed(process) for process in range(jax.process_count())),
+            stripes=(own, *map(_undescribed, range(1, jax.process_count()))),
             sidecars={},
             options=self.options.as_json() | resolved,
             custom_metadata=self._custom_metadata,
+            base=delta.spec,
         )
 
     def words_of(self, run: Run) -> Sequence[np.ndarray]:
@@ -417,8 +474,8 @@ class Prepared:
         return self._snapshot.words[run.first_buffer : run.end_buffer]
 
     def links_of(self, run: Run) -> Sequence[tuple[int, np.ndarray]]:
-        """Return what the chunks of a run are coded against: nothing."""
-        return ()
+        """Return what the chunks of a run are coded against, as `Source` says."""
+        return () if self._delta is None else self._delta.links_of(run)
 
 
 @contextlib.contextmanager

@@ -176,10 +176,7 @@ def unweighed(codec: Codec, plan: Plan, *, is_known: bool, on_memory: bool) -> C
     least_bytes = WEIGH_ABOVE_BYTES if is_known else PROBE_ABOVE_BYTES
     if n_bytes >= least_bytes and not on_memory:
         return None
-    whole_bytes = 0
-    for run in plan.runs:
-        dtypes = run.chunks[:, 2]
-        whole_bytes += int((run.chunks[:, 1] * CONTAINER_BYTES[dtypes])[~_HAS_SPLIT[dtypes]].sum())
+    whole_bytes = _whole_bytes(plan)
     if on_memory and n_bytes - whole_bytes < WEIGH_ON_MEMORY_ABOVE_BYTES:
         reason = "not weighed: storage is memory, and too little could be won"
         return Coding(codec="off", zstd_level=0, reason=reason)
@@ -189,6 +186,32 @@ def unweighed(codec: Codec, plan: Plan, *, is_known: bool, on_memory: bool) -> C
         reason = "not weighed: zstd may be too slow, and measuring that takes as long"
         return Coding(codec=codec, zstd_level=0, reason=reason)
     return as_asked(codec)
+
+
+def of_delta(codec: Codec, plan: Plan, *, on_memory: bool) -> Coding:
+    """Return the coding of a save that is a delta; it is not weighed.
+
+    Whoever asks for deltas wants few bytes, and raw words have no base. Without being weighed,
+    many words for zstd are left to the other codings.
+
+    Args:
+        codec: that was asked for.
+        plan: of the save.
+        on_memory: whether it is known that writing waits for no device.
+    """
+    coding = as_asked(codec, "not weighed: the step is a delta")
+    if codec == "auto" and (on_memory or _whole_bytes(plan) >= RAW_WHOLE_ABOVE_BYTES):
+        return dataclasses.replace(coding, zstd_level=0)
+    return coding
+
+
+def _whole_bytes(plan: Plan) -> int:
+    """Return the bytes of words without a split."""
+    n_bytes = 0
+    for run in plan.runs:
+        dtypes = run.chunks[:, 2]
+        n_bytes += int((run.chunks[:, 1] * CONTAINER_BYTES[dtypes])[~_HAS_SPLIT[dtypes]].sum())
+    return n_bytes
 
 
 def weigh(

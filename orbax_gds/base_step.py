@@ -1,0 +1,299 @@
+"""The step that a save is coded against: found, checked and linked into the item. FORMAT §3.5.
+
+It is looked for in the background of a save, by each process for its own stripe. What the step
+needs of earlier ones is linked before a word is coded: from then on whoever deletes a step takes
+nothing from this one. A wrong guess costs bytes on the disk, never wrong words.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+
+from orbax_gds import manifest as manifests
+from orbax_gds import stripe as stripes
+from orbax_gds.chains import find_stripes, links_of
+from orbax_gds.delta import Chain, DeltaPolicy, Never
+from orbax_gds.drivers import Driver
+from orbax_gds.errors import NotFound, OgdsError
+from orbax_gds.final_names import TEMPORARY, final_path, step_number
+from orbax_gds.known_steps import KnownSteps, Place, mark_of, place_of
+from orbax_gds.linked_stripes import link_stripes, unlink_stripes
+from orbax_gds.options import Options
+from orbax_gds.plan import Cut, Run
+from orbax_gds.stripe_file import StripeFile, open_stripe
+from orbax_gds.stripe_specs import (
+    BaseSpec,
+    StripeSpec,
+    base_file,
+    check_chains,
+    check_described,
+)
+
+__all__ = ["BaseStep", "find_base"]
+
+logger = logging.getLogger(__name__)
+
+
+class _FullStep(Exception):
+    """Says why a step is full."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaseStep:
+    """An earlier step whose stripe of this process a save is coded against.
+
+    Use as a context manager, which closes its files.
+
+    Attributes:
+        item: the step's item.
+        directory: of the item that is saved.
+        spec: how the manifest of that names the stripes of the chain.
+        files: these, open, the oldest first; the base itself is the last.
+        not_linked: why they do not lie in the item; None if they do.
+    """
+
+    item: FilePath
+    directory: FilePath
+    spec: BaseSpec
+    files: tuple[StripeFile, ...]
+    not_linked: str | None
+
+    def __enter__(self) -> "BaseStep":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for link in self.files:
+            link.file.close()
+
+    @property
+    def uuid(self) -> str:
+        """Of the stripe that the deltas follow from."""
+        return self.files[-1].spec.uuid
+
+    @property
+    def uuids(self) -> list[str]:
+        """Of all stripes of the chain, the oldest first."""
+        return [link.spec.uuid for link in self.files]
+
+    @functools.cached_property
+    def _asked_for(self) -> np.ndarray:
+        """The index of a stripe whose frames are all deltas."""
+        records = np.zeros(len(self.files[-1].records), stripes.RECORD)
+        records["flags"] = stripes.DELTA_FLAG
+        return records
+
+    def links_of(self, run: Run) -> list[tuple[int, np.ndarray]]:
+        """Return what the chunks of a run are coded against, as `stripe_writer.Source` has it."""
+        links: list[tuple[int, np.ndarray]] = []
+        rows = links_of(self._asked_for, self.files, run.chunks[:, 0])
+        for link, records in zip(self.files, rows, strict=True):
+            descriptor = link.file.descriptor
+            assert descriptor is not None, "seen when it was opened"
+            links.append((descriptor, _as_bytes(records)))
+        return links
+
+    def withdraw(self) -> None:
+        """Take the links out of the item again, as no frame needs them."""
+        unlink_stripes(self.directory, self.uuids)
+
+
+def _as_bytes(records: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(records).view(np.uint8).reshape(-1, stripes.RECORD_BYTES)
+
+
+def find_base(
+    directory: FilePath,
+    cut: Cut,
+    *,
+    process: int,
+    n_processes: int,
+    options: Options,
+    driver: Driver,
+    known: KnownSteps,
+) -> BaseStep | str | None:
+    """Find the step to code a save against, and link what it needs into the item.
+
+    That is the one that was committed or restored last here, if it is still there; else, as after
+    a restart, the one with the highest number below this one's.
+
+    Args:
+        directory: of the item that is saved, which exists.
+        cut: what this process stores.
+        process, n_processes: its number, and how many there are.
+        options: of the save.
+        driver: that reads.
+        known: what was saved and restored before.
+
+    Returns:
+        The step; why this one is full; or None, where no delta is asked for.
+    """
+    policy = options.delta_policy
+    if isinstance(policy, Never):
+        return None
+    try:
+        if options.codec == "off":
+            raise _FullStep("codec off stores words as they are")
+        found = place_of(directory)
+        if found is None:
+            raise _FullStep("no name of its directories has a step number")
+        place, number = found
+        item, step = _last_step(place, number, final_path(directory.absolute()), process, known)
+        entry = _entry(step, process, n_processes, manifests.crc_text(cut.layout))
+        chain = _chain_of(step, entry)
+        if known.is_broken([each.uuid for each in chain]):
+            raise _FullStep(f"a stripe that {item.parent.name}/{item.name} needs is damaged")
+        if _asks_for_full(policy, _sizes(step)):
+            raise _FullStep(f"{policy!r} asks for a full step")
+        return _opened(item, step, chain, directory, place, cut, driver, known)
+    except _FullStep as why:
+        return str(why)
+    except (OSError, OgdsError) as err:
+        text = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
+        return f"the last step cannot be used: {text}"
+
+
+def _asks_for_full(policy: DeltaPolicy, chain: Chain) -> bool:
+    try:
+        return bool(policy.is_full(chain))
+    except Exception as err:  # whatever the policy of a user's raises
+        logger.warning("The policy %r raised %r, so the step is full.", policy, err)
+        raise _FullStep(f"{policy!r} raised {type(err).__name__}") from err
+
+
+def _last_step(
+    place: Place, number: int, own: FilePath, process: int, known: KnownSteps
+) -> tuple[FilePath, manifests.Pending]:
+    """Return the item to code against and its manifest, whose leaves are not looked at."""
+    for noted in known.candidates(place):
+        if noted.path == own:
+            continue
+        if noted.uuid is None and noted.mark != mark_of(noted.path):
+            continue
+        with contextlib.suppress(NotFound):
+            step = _read(noted.path)
+            uuids = [spec.uuid for spec in step.stripes if spec.file == stripes.file_name(process)]
+            if noted.uuid is None or uuids == [noted.uuid]:
+                known.keep(place, [noted])
+                return noted.path, step
+    for item in _earlier(place, number, own):
+        with contextlib.suppress(NotFound):
+            return item, _read(item)
+    raise _FullStep("there is no earlier step")
+
+
+def _earlier(place: Place, number: int, own: FilePath) -> list[FilePath]:
+    """Return the published items of earlier steps, the last first."""
+    try:
+        names = [path.name for path in place.root.iterdir() if TEMPORARY not in path.name]
+    except FileNotFoundError:
+        return []
+    numbered = [(step_number(name), name) for name in names]
+    earlier = sorted(((n, name) for n, name in numbered if n is not None and n < number))
+    items = [place.of_step(name) for _, name in reversed(earlier)]
+    return [item for item in items if item != own and (item / manifests.MANIFEST_NAME).is_file()]
+
+
+def _read(item: FilePath) -> manifests.Pending:
+    """Read the manifest of an item but for its leaves, of which there may be many."""
+    path = item / manifests.MANIFEST_NAME
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as err:
+        raise NotFound(err.errno, f"There is no {path}", str(path)) from err
+    step = manifests.decode_pending(data, str(path))
+    for spec in step.stripes:
+        check_described(spec, str(path))
+    check_chains(step.stripes, step.base, step.requires, str(path))
+    return step
+
+
+def _entry(
+    step: manifests.Pending, process: int, n_processes: int, layout_crc32c: str
+) -> StripeSpec:
+    """Return the entry of this process's stripe, whose layout is that of the new one."""
+    if len(step.stripes) != n_processes:
+        n_before = len(step.stripes)
+        raise _FullStep(f"the last step was saved by {n_before} processes, this by {n_processes}")
+    entry = next((s for s in step.stripes if s.file == stripes.file_name(process)), None)
+    if entry is None or entry.layout_crc32c != layout_crc32c:
+        raise _FullStep("structure, sharding, derived leaves or chunk_bytes have changed")
+    return entry
+
+
+def _chain_of(step: manifests.Pending, spec: StripeSpec) -> list[StripeSpec]:
+    """Return the entries of a stripe and of all that it needs, the oldest first."""
+    entries = {entry.uuid: entry for entry in step.base.stripes} if step.base else {}
+    chain = [spec]
+    while chain[-1].base is not None:
+        chain.append(entries[chain[-1].base])
+    return chain[::-1]
+
+
+def _sizes(step: manifests.Pending) -> Chain:
+    """Return what a policy is told of a step, of all processes together."""
+    entries = {entry.uuid: entry for entry in step.base.stripes} if step.base else {}
+    bytes_full, deltas = 0, []  # of the last delta first
+    for spec in step.stripes:
+        n_before = 0
+        while spec.base is not None:
+            deltas += [0] * (n_before + 1 - len(deltas))
+            deltas[n_before] += spec.bytes
+            n_before, spec = n_before + 1, entries[spec.base]
+        bytes_full += spec.bytes
+    sizes = tuple(reversed(deltas))
+    return Chain(n_deltas=len(sizes), bytes_full=bytes_full, bytes_deltas=sizes)
+
+
+def _opened(
+    item: FilePath,
+    step: manifests.Pending,
+    chain: Sequence[StripeSpec],
+    directory: FilePath,
+    place: Place,
+    cut: Cut,
+    driver: Driver,
+    known: KnownSteps,
+) -> BaseStep:
+    """Link the stripes of a chain into the item that is saved, then open and check them there."""
+    *older, last = chain
+    linked = step.base is None or step.base.linked
+    places = find_stripes(item, [each.uuid for each in older], linked)
+    places[last.uuid] = item / last.file
+    not_linked = link_stripes(directory, places)
+    if not_linked is not None and place.item is None:
+        raise _FullStep(not_linked)
+    with contextlib.ExitStack() as undoing:
+        undoing.callback(unlink_stripes, directory, list(places))
+        files: list[StripeFile] = []
+        for entry in chain:
+            path = directory / base_file(entry.uuid) if not_linked is None else places[entry.uuid]
+            files.append(open_stripe(driver, path, entry))
+            undoing.callback(files[-1].file.close)
+        _check_chunks(files[-1].records, cut)
+        if any(link.file.descriptor is None for link in files):
+            raise _FullStep(f"the driver {driver.name} has no file to read a base from")
+        undoing.pop_all()
+    if not_linked is not None:
+        known.warn_of_links(place.root, not_linked)
+    entries = [msgspec.structs.replace(each, file=base_file(each.uuid)) for each in chain]
+    spec = BaseSpec(stripes=tuple(entries), linked=not_linked is None)
+    return BaseStep(
+        item=item, directory=directory, spec=spec, files=tuple(files), not_linked=not_linked
+    )
+
+
+def _check_chunks(records: np.ndarray, cut: Cut) -> None:
+    """Check what a layout does not say, and a delta needs: dtype and words of each chunk."""
+    chunks = [run.chunks for run in cut.plan.runs]
+    own = np.concatenate(chunks) if chunks else np.zeros((0, 5), np.uint64)
+    if len(records) != len(own) or not (
+        np.array_equal(records["n_words"], own[:, 1])
+        and np.array_equal(records["dtype"], own[:, 2])
+    ):
+        raise _FullStep("the dtype of a leaf has changed")

@@ -1,0 +1,169 @@
+"""The part of a save that makes it a delta: it finds a base, reads it, and does without it."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+import numpy as np
+
+from orbax_gds._native import STATUS, BrokenBase
+from orbax_gds.base_step import BaseStep, find_base
+from orbax_gds.chains import is_delta
+from orbax_gds.codecs import codec_by_name
+from orbax_gds.commit import sync_directory
+from orbax_gds.delta import Never
+from orbax_gds.drivers import Driver
+from orbax_gds.dtypes import CONTAINER_BYTES
+from orbax_gds.errors import Corrupt
+from orbax_gds.known_steps import KnownSteps
+from orbax_gds.monitoring import ChunkBytes, Stopwatch
+from orbax_gds.options import Options
+from orbax_gds.plan import Cut, Run
+from orbax_gds.stripe_specs import BASE_NAME, BaseSpec
+
+__all__ = ["DeltaSave"]
+
+logger = logging.getLogger(__name__)
+
+_UNCHANGED_BYTES = 6  # required: FORMAT §7.11, the payload where every word is the base's
+
+
+class DeltaSave(contextlib.AbstractContextManager["DeltaSave"]):
+    """What the stripe of a save is coded against, if anything. As a context it closes its files.
+
+    Args:
+        directory: of the item that is saved.
+        steps: what was saved and restored before.
+
+    Attributes:
+        base: the step; None of a full one.
+        reason: why the step is full although deltas were asked for, else None.
+    """
+
+    def __init__(self, directory: FilePath, steps: KnownSteps) -> None:
+        self.base: BaseStep | None = None
+        self.reason: str | None = None
+        self._directory, self._steps = directory, steps
+        self._closing = contextlib.ExitStack()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._closing.close()
+        if self.base is not None and exc_info[0] is not None:
+            self.base.withdraw()  # a save that failed holds no space of steps that are deleted
+
+    def find(
+        self,
+        cut: Cut,
+        *,
+        process: int,
+        n_processes: int,
+        options: Options,
+        driver: Driver,
+        watch: Stopwatch,
+    ) -> None:
+        """Look for the step to code against, once it is known what this one stores.
+
+        Args: as `find_base`; and the stopwatch of the save.
+        """
+        if isinstance(options.delta_policy, Never):
+            return
+        with watch.time("find base"):
+            found = find_base(
+                self._directory,
+                cut,
+                process=process,
+                n_processes=n_processes,
+                options=options,
+                driver=driver,
+                known=self._steps,
+            )
+        if isinstance(found, BaseStep):
+            self.base = self._closing.enter_context(found)
+        else:
+            self.reason = found
+
+    @property
+    def spec(self) -> BaseSpec | None:
+        """The stripes that this one needs, as a manifest names them; None of a full one."""
+        return None if self.base is None else self.base.spec
+
+    @property
+    def uuid(self) -> str | None:
+        """Of the stripe that the deltas follow from; None of a full one."""
+        return None if self.base is None else self.base.uuid
+
+    def links_of(self, run: Run) -> Sequence[tuple[int, np.ndarray]]:
+        """Return what the chunks of a run are coded against, as `stripe_writer.Source` says."""
+        return () if self.base is None else self.base.links_of(run)
+
+    def do_without(self, err: BrokenBase, *, keeps_words: bool) -> None:
+        """Make the step a full one, as words of the base cannot be read.
+
+        Args:
+            err: says which.
+            keeps_words: whether all words to be saved are still at hand.
+
+        Raises:
+            Corrupt: they are not. The next save will not take this base.
+        """
+        assert self.base is not None, "without a base none is read"
+        uuid, item = self.base.uuids[err.link], self.base.item
+        self._steps.refuse([uuid])
+        why = os.strerror(err.errno) if err.errno else STATUS.get(err.status, "unknown")
+        what = f"chunk {err.chunk} of the stripe {uuid} of an earlier step cannot be read: {why}"
+        if not keeps_words:
+            raise Corrupt(
+                f"{what}. Deltas follow from it, and the first words of this save are let go of "
+                f"already, so that it fails; the next is full. Verify {item}."
+            ) from err
+        logger.warning(
+            "The step saved in %s is full, as %s. Verify %s.", self._directory, what, item
+        )
+        self._let_go(what)
+
+    def settle(self, records: np.ndarray) -> None:
+        """Let go of the base if no frame needs it.
+
+        Args:
+            records: RECORD[n_chunks], the index of the stripe.
+        """
+        if self.base is not None and not is_delta(records).any():
+            self._let_go("no chunk is smaller as a delta")
+
+    def sync(self) -> None:
+        """Make the links in the item durable."""
+        if self.base is not None and self.base.not_linked is None:
+            sync_directory(self._directory / BASE_NAME)
+
+    def _let_go(self, reason: str) -> None:
+        assert self.base is not None, "there is none to let go of"
+        self.base.withdraw()
+        self.base, self.reason = None, reason
+
+    def reported(self, records: np.ndarray) -> dict[str, Any]:
+        """Return the fields of `SaveReport` that say whether the step is a delta, and of what."""
+        return {
+            "base": self.uuid,
+            "chain_length": 0 if self.base is None else len(self.base.files),
+            "delta_reason": self.reason,
+            "chunks": {} if self.base is None else _by_coding(records),
+        }
+
+
+def _by_coding(records: np.ndarray) -> dict[str, ChunkBytes]:
+    deltas = is_delta(records)
+    same = deltas & (records["codec"] == codec_by_name("delta").id)
+    same &= records["payload_bytes"] == _UNCHANGED_BYTES
+    taken = records["n_words"] * CONTAINER_BYTES[records["dtype"]]
+    kinds = {"unchanged": same, "delta": deltas & ~same, "direct": ~deltas}
+    return {
+        name: ChunkBytes(
+            n_chunks=int(which.sum()),
+            bytes_in=int(taken[which].sum()),
+            bytes_out=int(records["frame_bytes"][which].sum(dtype=np.int64)),
+        )
+        for name, which in kinds.items()
+    }

@@ -1,0 +1,134 @@
+"""Which steps were saved and restored last, so that the next save can be coded against one."""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+
+from orbax_gds.final_names import TEMPORARY, final_path, step_number
+from orbax_gds.manifest import MANIFEST_NAME
+
+__all__ = ["KnownSteps", "Noted", "Place", "mark_of", "place_of"]
+
+logger = logging.getLogger(__name__)
+
+_MOST_NOTED = 4  # chosen: a save that fails leaves one that is no step, until the next one looks
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an item lies in a run: `root/step/item`, or `root/step` without a name of its own."""
+
+    root: FilePath
+    item: str | None
+
+    def of_step(self, step: str) -> FilePath:
+        """Return the item of a step, by the name of its directory."""
+        return self.root / step / self.item if self.item is not None else self.root / step
+
+
+def _places(path: FilePath) -> tuple[Place, Place]:
+    final = final_path(path.absolute())
+    in_a_step = Place(root=final.parent.parent, item=final.name)
+    return in_a_step, Place(root=final.parent, item=None)
+
+
+def place_of(directory: FilePath) -> tuple[Place, int] | None:
+    """Return where an item is being saved, and the number of its step; None if there is none.
+
+    Below a directory that Orbax will rename it lies in a step. Elsewhere the names say what is a
+    step, first that of the item itself.
+    """
+    in_a_step, itself = _places(directory)
+    final = final_path(directory.absolute())
+    number = None if TEMPORARY in directory.parent.name else step_number(final.name)
+    if number is not None:
+        return itself, number
+    number = step_number(final.parent.name)
+    return None if number is None else (in_a_step, number)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Noted:
+    """An item that was saved or restored here.
+
+    Attributes:
+        path: its final one.
+        uuid: of the stripe that this process saved; None of one that was restored.
+        mark: of the manifest of one that was restored: inode and time of the last change.
+    """
+
+    path: FilePath
+    uuid: str | None = None
+    mark: tuple[int, int] | None = None
+
+
+def mark_of(item: FilePath) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):
+        status = os.stat(item / MANIFEST_NAME)
+        return status.st_ino, status.st_mtime_ns
+    return None
+
+
+class KnownSteps:
+    """The steps that were saved or restored last, by root and item. Threads may share one."""
+
+    def __init__(self) -> None:
+        self._noted: dict[Place, list[Noted]] = {}
+        self._broken: set[str] = set()  # uuids of stripes that were damaged when they were read
+        self._warned = False
+        self._lock = threading.Lock()
+
+    def note_saved(self, directory: FilePath, uuid: str) -> None:
+        """Note an item that this process has stored; only once it is published it is a base."""
+        found = place_of(directory)
+        if found is not None:
+            self._note(found[0], Noted(path=final_path(directory.absolute()), uuid=uuid))
+
+    def note_restored(self, item: FilePath) -> None:
+        """Note that training goes on from this item."""
+        path = item.absolute()
+        mark = mark_of(path)
+        for place in _places(path):
+            self._note(place, Noted(path=path, mark=mark))
+
+    def refuse(self, uuids: Sequence[str]) -> None:
+        """Take no base any more whose chain has one of these stripes."""
+        with self._lock:
+            self._broken.update(uuids)
+
+    def is_broken(self, uuids: Sequence[str]) -> bool:
+        """Whether one of the stripes was refused."""
+        with self._lock:
+            return not self._broken.isdisjoint(uuids)
+
+    def warn_of_links(self, root: FilePath, reason: str) -> None:
+        """Log, once, that the steps of a root need each other."""
+        with self._lock:
+            was, self._warned = self._warned, True
+        if not was:
+            logger.warning(
+                "Steps under %s are not self-contained, as %s. Deleting one breaks the deltas that "
+                "follow from it: use KeepBases, or Options(delta=Never()).",
+                root,
+                reason,
+            )
+
+    def _note(self, place: Place, noted: Noted) -> None:
+        with self._lock:
+            others = [each for each in self._noted.get(place, []) if each.path != noted.path]
+            self._noted[place] = [noted, *others][:_MOST_NOTED]
+
+    def candidates(self, place: Place) -> list[Noted]:
+        """Return what was noted, the last first."""
+        with self._lock:
+            return list(self._noted.get(place, []))
+
+    def keep(self, place: Place, noted: Sequence[Noted]) -> None:
+        """Forget what was noted but for these."""
+        with self._lock:
+            here = self._noted.get(place, [])
+            self._noted[place] = [each for each in here if each in noted]
