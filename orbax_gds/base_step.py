@@ -154,8 +154,8 @@ def find_base(
     except _FullStep as why:
         return str(why)
     except (OSError, OgdsError) as err:
-        text = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        return f"the last step cannot be used: {text}"
+        logger.warning("The step saved in %s is full: %s", final_path(directory), err)
+        return f"the last step cannot be used: {type(err).__name__}"
 
 
 def _asks_for_full(policy: DeltaPolicy, chain: Chain) -> bool:

@@ -4,6 +4,7 @@ Listeners are called in the thread that saves or restores, once it is done. One 
 named in the log and harms nothing but the listeners behind it, which jax then leaves out.
 """
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -27,18 +28,23 @@ _NUMBERS = (
     "n_chunks",
     "n_derived",
     "plan_known",
+    "chain_length",
 )
-_TEXTS = ("driver", "driver_reason", "coding", "coding_reason")
+_TEXTS = ("driver", "driver_reason", "coding", "coding_reason", "base", "delta_reason")
 
 
 def emit_save(report: SaveReport) -> None:
     """Tell what a process's part of a save did; what publication takes comes by `emit_commit`."""
     times = {name: getattr(report, name) for name in _TIMES}
-    times |= {f"{stage}_secs": secs for stage, secs in report.seconds.items()}
+    times |= {f"{stage.replace(' ', '_')}_secs": secs for stage, secs in report.seconds.items()}
     scalars = [partial(_scalar, f"save/{name}", int(getattr(report, name))) for name in _NUMBERS]
     for codec, both in report.codecs.items():
         scalars.append(partial(_scalar, "save/codec_bytes_in", both.bytes_in, codec=codec))
         scalars.append(partial(_scalar, "save/codec_bytes_out", both.bytes_out, codec=codec))
+    for kind, of_kind in report.chunks.items():
+        for name, n in dataclasses.asdict(of_kind).items():
+            told = name.removeprefix("n_")
+            scalars.append(partial(_scalar, f"save/delta_{told}", n, kind=kind))
     labels = {name: getattr(report, name) or "" for name in _TEXTS}
     synced = partial(_event, "save/synced", process=report.process, **labels)
     _tell([*(partial(_secs, f"save/{n}", secs) for n, secs in times.items()), *scalars, synced])

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 _VERSION = 1  # required: FORMAT §3.4
 _MOST_BYTES = 1 << 20  # required: FORMAT §3.4
 _FIELDS = tuple(field.name for field in dataclasses.fields(ProcessReport))
+_OF_DELTAS = ("base", "chain_length", "delta_reason", "chunks")  # absent where they say nothing
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -61,8 +62,11 @@ def encode(report: SaveReport, stripe: bytes) -> bytes:
         stripe: uuid of the stripe that this save wrote.
     """
     fields: dict[str, Any] = {name: getattr(report, name) for name in _FIELDS}
-    for name in ("coding_reason", "driver_reason"):
-        if fields[name] is not None:
+    for name in _OF_DELTAS:
+        if not fields[name]:
+            del fields[name]
+    for name in ("coding_reason", "driver_reason", "delta_reason"):
+        if fields.get(name) is not None:
             fields[name] = _without_path(fields[name], os.fspath(report.path))
     head = {"format": _VERSION, "stripe": stripe.hex()}
     return with_crc(msgspec.json.encode(head | fields))

@@ -100,7 +100,7 @@ def test_the_events_are_told_once_a_save_with_the_values_of_its_report(tmp_path,
         f"/orbax_gds/save/{name}": int(getattr(report, name))
         for name in (
             *("bytes_in", "bytes_out", "bytes_derived"),
-            *("n_leaves", "n_chunks", "n_derived", "plan_known"),
+            *("n_leaves", "n_chunks", "n_derived", "plan_known", "chain_length"),
         )
     }
     assert report.n_derived == 1
@@ -120,13 +120,19 @@ def test_the_events_are_told_once_a_save_with_the_values_of_its_report(tmp_path,
         "driver_reason": report.driver_reason or "",
         "coding": report.coding,
         "coding_reason": report.coding_reason,
+        "base": "",
+        "delta_reason": "",
     }
 
 
 def test_the_table_lists_what_is_told_and_nothing_else(tmp_path, told, monkeypatch):
     monkeypatch.setattr(weighing, "PROBE_ABOVE_BYTES", 1)
-    ogds.save(tmp_path / "item", derivable(), options=ogds.Options(io_rate="1GiB"))
-    ogds.restore(tmp_path / "item")
+    options = ogds.Options(io_rate="1GiB", delta=ogds.EveryN(2))
+    reports = [ogds.save(tmp_path / str(step), derivable(), options=options) for step in (1, 2)]
+    ogds.restore(tmp_path / "2")
+    labels = [labels for _, labels in told.events]
+    assert [each["delta_reason"] for each in labels] == [reports[0].delta_reason, ""]
+    assert [each["base"] for each in labels] == ["", reports[1].base]
     assert {name: kind for name, (kind, _) in TABLE.items()} == told.kinds()
     for name, (kind, unit) in TABLE.items():
         if kind == "duration":

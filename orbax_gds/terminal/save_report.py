@@ -11,7 +11,21 @@ from orbax_gds.wording import NOTHING, counted_text, ratio_text, shown, size_tex
 
 __all__ = ["save_report_text"]
 
-_STAGES = ("plan", "snapshot", "derive", "weigh", "encode", "pace", "write", "sync", "commit")
+_STAGES = (
+    "plan",
+    "snapshot",
+    "derive",
+    "find base",
+    "weigh",
+    "read base",
+    "decode base",
+    "encode",
+    "pace",
+    "write",
+    "sync",
+    "commit",
+)
+_KINDS = ("unchanged", "delta", "direct")
 
 
 def save_report_text(reports: Sequence[ProcessReport]) -> None:
@@ -23,7 +37,7 @@ def save_report_text(reports: Sequence[ProcessReport]) -> None:
     known = {stage: None for one in reports for stage in one.seconds}
     stages = [*(s for s in _STAGES if s in known), *(s for s in known if s not in _STAGES)]
     table(
-        "Seconds, by process (encode, pace and write are sums over threads)",
+        "Seconds, by process (encode, pace, write and those of a base are sums over threads)",
         (
             "process",
             "plan was",
@@ -58,6 +72,19 @@ def save_report_text(reports: Sequence[ProcessReport]) -> None:
             for name, n in codecs.items()
         ]
         table("By codec, all processes", ("codec", "in", "out", "ratio"), rows)
+    kinds = [(kind, [one.chunks[kind] for one in reports if kind in one.chunks]) for kind in _KINDS]
+    rows = [
+        (
+            kind,
+            f"{sum(n.n_chunks for n in some):,}",
+            size_text(sum(n.bytes_in for n in some)),
+            size_text(sum(n.bytes_out for n in some)),
+        )
+        for kind, some in kinds
+        if some
+    ]
+    if rows:
+        table("Chunks of the delta, all processes", ("coded", "chunks", "in", "out"), rows)
     out = console()
     out.print()
     for line in _reasons(reports):
@@ -92,6 +119,11 @@ def _reasons(reports: Iterable[ProcessReport]) -> list[str]:
     for one in reports:
         why = f": {one.driver_reason}" if one.driver_reason else ""
         takers[f"written {one.driver}{why}"].append(one.process)
+        if one.base is not None:
+            needed = counted_text(one.chain_length, "stripe", "stripes")
+            takers[f"delta: needs {needed} of earlier steps"].append(one.process)
+        elif one.delta_reason:
+            takers[f"full: {one.delta_reason}"].append(one.process)
         takers[f"coding {one.coding}: {one.coding_reason}"].append(one.process)
     return [
         f"{what} (process {numbers[0]})"
