@@ -10,12 +10,12 @@ from typing import NoReturn
 
 import numpy as np
 
-from orbax_gds import _native
 from orbax_gds import stripe as stripes
 from orbax_gds.chunk_table import ChunkTable
 from orbax_gds.derived import DerivedShard
 from orbax_gds.drivers import File
 from orbax_gds.dtypes import DTYPES, Dtype
+from orbax_gds.loaded_frames import LoadedFrames, at_fault, decode, load
 from orbax_gds.parts import Part
 from orbax_gds.plan import StoredShard
 from orbax_gds.read_plan import (
@@ -28,8 +28,6 @@ from orbax_gds.read_plan import (
 )
 from orbax_gds.staging import BufferPool
 from orbax_gds.stripe_file import StripeFile
-
-_NO_SEGMENTS = np.empty((0, 5), np.uint64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,44 +67,13 @@ class Stripe:
         return offsets.astype(np.int64), sizes.astype(np.int64), decoded
 
 
-def buffer_bytes(read: Read) -> int:
-    """Return how much memory a read takes: each of its ranges in whole pages of the file."""
-    return sum(
-        stripes.align(n_bytes, stripes.PAGE_BYTES) + stripes.PAGE_BYTES
-        for n_bytes in (read.n_bytes, *(link.n_bytes for link in read.links))
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Frames:
-    """Frames that lie in memory, of one file.
-
-    Attributes:
-        path: the file.
-        begin: its byte that `memory` begins with.
-        memory: uint8[n], what was read of it.
-        records: RECORD[k], a row for each chunk of the read, whose offset counts from the start
-            of `memory`; all zero where the chunk has no frame in the file.
-    """
-
-    path: FilePath
-    begin: int
-    memory: np.ndarray
-    records: np.ndarray
-
-    def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return memory and records of some of the chunks, as the native core takes them."""
-        records = self.records[rows].view(np.uint8)
-        return self.memory, records.reshape(-1, stripes.RECORD_BYTES)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Loaded:
     """A read whose frames lie in memory: those of its chain, from the oldest on, and its own."""
 
     stripe: Stripe
     read: Read
-    frames: Sequence[_Frames]
+    frames: Sequence[LoadedFrames]
 
 
 class ChunkReader:
@@ -118,7 +85,7 @@ class ChunkReader:
         all_stripes: of the item.
         parts: what is wanted.
         buffers: uint8[n], of each want.
-        pool: buffers of at least the `buffer_bytes` of each read.
+        pool: buffers of at least the `buffer_bytes` of each read's ranges.
     """
 
     def __init__(
@@ -143,14 +110,8 @@ class ChunkReader:
             IoError: the operating system refused a read.
         """
         with self._pool.acquire() as buffer:
-            rest = buffer.memory
-            frames = []
-            for link in read.links:
-                source = stripe.chain[link.number]
-                frames.append(_load(source, link.records, link.offset, link.n_bytes, rest))
-                rest = rest[stripes.align(len(frames[-1].memory), stripes.PAGE_BYTES) :]
-            own = stripe.records[read.chunks]
-            frames.append(_load(stripe, own, read.offset, read.n_bytes, rest))
+            place = read.offset, read.n_bytes
+            frames = load(stripe.chain, read.links, stripe, read.chunks, *place, buffer.memory)
             self._decode(_Loaded(stripe=stripe, read=read, frames=frames))
 
     def _decode(self, loaded: _Loaded) -> None:
@@ -198,14 +159,13 @@ class ChunkReader:
         chunks[:, 0] = numbers
         chunks[:, 1], chunks[:, 2] = table.n_words[numbers], table.dtypes[numbers]
         chunks[:, 3] = counts
-        *bases, own = (frames.of(rows) for frames in loaded.frames)
-        status, at = _native.decode_run(*own, chunks, list(buffers), segments, bases=bases)
+        status, at = decode(loaded.frames, rows, chunks, buffers, segments)
         if status:
-            self._raise(loaded, rows[at : at + 1], chunks[at : at + 1], status)
+            self._raise(loaded, int(rows[at]), chunks[at : at + 1], status)
 
-    def _raise(self, loaded: _Loaded, row: np.ndarray, chunks: np.ndarray, status: int) -> NoReturn:
+    def _raise(self, loaded: _Loaded, row: int, chunks: np.ndarray, status: int) -> NoReturn:
         stripe, chunk = loaded.stripe, int(chunks[0, 0])
-        frames, status = _at_fault(loaded.frames, row, chunks, status)
+        frames, status = at_fault(loaded.frames, row, chunks, status)
         hit = {
             shard.leaf
             for shard in stripe.shards
@@ -220,45 +180,12 @@ class ChunkReader:
         leaves = sorted(map(self._leaf_name, hit | derived))
         named = ", ".join(map(repr, leaves[:5])) + (" …" if len(leaves) > 5 else "")
         kind, what = stripes.frame_problem(status)
-        at = frames.begin + int(frames.records["offset"][row[0]])
+        at = frames.begin + int(frames.records["offset"][row])
         needed = "" if frames is loaded.frames[-1] else f", which {stripe.path} follows from"
         raise kind(
             f"{frames.path}: chunk {chunk} at byte {at}, of leaf {named}{needed}: {what}. "
             "Restore another step or a copy of this one."
         )
-
-
-def _load(
-    source: Stripe | StripeFile,
-    records: np.ndarray,
-    offset: int,
-    n_bytes: int,
-    memory: np.ndarray,
-) -> _Frames:
-    """Read a range of a file, in whole pages, into the front of a buffer's memory."""
-    begin = offset - offset % stripes.PAGE_BYTES
-    frames_end = int(source.records["offset"][-1] + source.records["frame_bytes"][-1])
-    end = min(stripes.align(offset + n_bytes, stripes.PAGE_BYTES), frames_end)
-    memory = memory[: end - begin]
-    source.file.read(begin, memory)
-    records = records.copy()
-    records["offset"][records["frame_bytes"] > 0] -= np.uint64(begin)
-    return _Frames(path=source.path, begin=begin, memory=memory, records=records)
-
-
-def _at_fault(
-    frames: Sequence[_Frames], row: np.ndarray, chunks: np.ndarray, status: int
-) -> tuple[_Frames, int]:
-    """Return which file of a chain the frame of a chunk that cannot be decoded is in, and why."""
-    for number, link in enumerate(frames[:-1]):
-        if link.records["frame_bytes"][row[0]]:
-            bases = [older.of(row) for older in frames[:number]]
-            failed, _ = _native.decode_run(
-                *link.of(row), chunks, [], _NO_SEGMENTS, check_only=True, bases=bases
-            )
-            if failed:
-                return link, failed
-    return frames[-1], status
 
 
 def _alike(strided: Sequence[Strided]) -> dict[tuple[int, int, int], list[Strided]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from orbax_gds import stripe as stripes
 from orbax_gds.chains import links_of, open_chain
-from orbax_gds.chunk_reader import ChunkReader, Stripe, buffer_bytes
+from orbax_gds.chunk_reader import ChunkReader, Stripe
 from orbax_gds.chunk_table import chunk_table
 from orbax_gds.commit import io_context, read_manifest
 from orbax_gds.coverage import check_coverage
@@ -18,6 +18,7 @@ from orbax_gds.derived import DerivedShard, by_leaf, problems
 from orbax_gds.drivers import Driver, open_driver
 from orbax_gds.dtypes import Dtype, dtype_by_name
 from orbax_gds.errors import Corrupt, NotFound
+from orbax_gds.loaded_frames import buffer_bytes
 from orbax_gds.manifest import Manifest, StripeSpec, crc_text, path_text
 from orbax_gds.options import Options
 from orbax_gds.parts import parts_of
@@ -204,7 +205,7 @@ class Item(contextlib.AbstractContextManager["Item"]):
         self.bytes_read += sum(read.all_bytes for _, read in queue)
         if not queue:
             return
-        longest = max(buffer_bytes(read) for _, read in queue)
+        longest = max(buffer_bytes(read.ranges) for _, read in queue)
         n_threads = min(_THREADS_A_WORKER * self.options.n_workers, len(queue))
         n_threads = max(1, min(n_threads, _BUFFER_BYTES // longest))
         with BufferPool(longest, n_threads) as pool:

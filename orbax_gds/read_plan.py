@@ -22,10 +22,8 @@ from orbax_gds.plan import (
     cell_counts,
     cell_sizes,
 )
+from orbax_gds.read_ranges import Link, groups, links_met, places
 
-MAX_GAP_BYTES = 64 << 10  # chosen: reading over a gap this small is cheaper than another read
-READ_BYTES = 4 << 20  # chosen: stored bytes of one read and decode call
-DECODED_BYTES = 16 << 20  # chosen: and decoded ones, so that zeros too are shared out to threads
 _SHORT_BYTES = 256  # chosen: NumPy copies rows below it: a segment takes more memory than one
 MANY_ROWS = 256  # chosen: but only where there are more of them
 
@@ -35,22 +33,6 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     part: int
     shard: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Link:
-    """What a read needs of one of the stripes that its own follows from.
-
-    Attributes:
-        number: of the stripe in the chain, from the oldest on.
-        offset, n_bytes: the range of its file.
-        records: RECORD[k], index rows of the read's chunks; all zero where none is needed.
-    """
-
-    number: int
-    offset: int
-    n_bytes: int
-    records: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,9 +55,14 @@ class Read:
     links: tuple[Link, ...] = ()
 
     @property
+    def ranges(self) -> tuple[int, ...]:
+        """Bytes of each range that is read."""
+        return self.n_bytes, *(link.n_bytes for link in self.links)
+
+    @property
     def all_bytes(self) -> int:
         """Bytes that are read, of all files."""
-        return self.n_bytes + sum(link.n_bytes for link in self.links)
+        return sum(self.ranges)
 
 
 Links = Callable[[np.ndarray], Sequence[np.ndarray]]
@@ -154,8 +141,8 @@ def plan_reads(
     needed = np.unique(np.concatenate((rows[:, 0], np.array(list(users), np.int64))))
     reads = []
     rows_of = [np.asarray(link) for link in links(needed)]
-    files = [(offsets[needed], sizes[needed]), *map(_places, rows_of)]
-    for first, end in _groups(files, decoded[needed]):
+    files = [(offsets[needed], sizes[needed]), *map(places, rows_of)]
+    for first, end in groups(files, decoded[needed]):
         chunks = needed[first:end]
         used = (users.get(chunk, ()) for chunk in chunks.tolist())
         offset = int(offsets[chunks[0]])
@@ -164,27 +151,13 @@ def plan_reads(
             Read(
                 offset=offset,
                 n_bytes=int(offsets[chunks[-1]] + sizes[chunks[-1]]) - offset,
-                links=tuple(_links_met([link[first:end] for link in rows_of])),
+                links=tuple(links_met([link[first:end] for link in rows_of])),
                 chunks=chunks,
                 rows=rows[low:high],
                 overlaps=tuple(dict.fromkeys(itertools.chain.from_iterable(used))),
             )
         )
     return reads
-
-
-def _places(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of frames in their file: offsets and lengths, int64[k] each."""
-    return records["offset"].astype(np.int64), records["frame_bytes"].astype(np.int64)
-
-
-def _links_met(rows_of: Sequence[np.ndarray]) -> Iterator[Link]:
-    """Yield what a read needs of each link that has any of its frames."""
-    for number, records in enumerate(rows_of):
-        offsets, sizes = _places(records[records["frame_bytes"] > 0])
-        if len(offsets):
-            n_bytes = int(offsets[-1] + sizes[-1] - offsets[0])
-            yield Link(number=number, offset=int(offsets[0]), n_bytes=n_bytes, records=records)
 
 
 def _whole_shards(
@@ -262,40 +235,6 @@ def _chunks_met(shard: StoredShard, want: Part) -> Sequence[int]:
         along = np.arange(low // step, (high - 1) // step + 1)
         numbers = np.add.outer(numbers * count, along).reshape(-1)
     return (numbers + shard.first_chunk).tolist()
-
-
-def _groups(
-    files: Sequence[tuple[np.ndarray, np.ndarray]], decoded: np.ndarray
-) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of the needed chunks, in their order, that are read at once.
-
-    Args:
-        files: of each file, offsets and lengths of the chunks' frames: int64[k] each. A length of
-            0 is that of a chunk that needs none.
-        decoded: int64[k], bytes of the chunks' words.
-    """
-    k = len(decoded)
-    begins, ends = [], []
-    cut = np.zeros(k, bool)
-    for offsets, sizes in files:
-        here = np.flatnonzero(sizes)
-        if len(here):
-            gaps = offsets[here[1:]] - (offsets[here[:-1]] + sizes[here[:-1]])
-            cut[here[1:]] |= gaps > MAX_GAP_BYTES
-            after = np.searchsorted(here, np.arange(k))  # the next frame, or none is left
-            last = np.searchsorted(here, np.arange(k), "right") - 1  # the frame before, or none
-            file_ends = np.append(offsets[here] + sizes[here], 0)
-            begins.append(np.append(offsets[here], file_ends.max())[after].tolist())
-            ends.append(file_ends[last].tolist())
-    first, n_bytes = 0, sum(decoded[:1].tolist())
-    for i, (more, apart) in enumerate(zip(decoded.tolist()[1:], cut.tolist()[1:], strict=True), 1):
-        n_bytes += more
-        grown = sum(max(0, e[i] - b[first]) for b, e in zip(begins, ends, strict=True))
-        if apart or grown > READ_BYTES or n_bytes > DECODED_BYTES:
-            yield first, i
-            first, n_bytes = i, more
-    if k:
-        yield first, k
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

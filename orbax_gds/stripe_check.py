@@ -3,38 +3,28 @@
 import contextlib
 import dataclasses
 import functools
-import struct
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path as FilePath
 
 import numpy as np
 
-from orbax_gds import _native
 from orbax_gds import stripe as stripes
+from orbax_gds.chains import is_delta, links_of
 from orbax_gds.chunk_table import ChunkTable, chunk_table
 from orbax_gds.derived import DerivedShard
 from orbax_gds.drivers import File
 from orbax_gds.dtypes import Dtype
 from orbax_gds.errors import OgdsError
+from orbax_gds.frame_check import (
+    FRAME_HEADER_BYTES,
+    Finding,
+    FrameCheck,
+    Frames,
+    header_fields,
+)
 from orbax_gds.manifest import StripeSpec, crc_text
 from orbax_gds.plan import StoredShard
-from orbax_gds.read_plan import READ_BYTES
-from orbax_gds.staging import BufferPool
-
-FRAME_HEADER_BYTES = 32
-FRAME_MAGIC = b"OGF1"
-
-_FRAME_HEADER = struct.Struct("<4sBBHIIIIII")  # FORMAT §6
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that is wrong with a stripe; `leaves` are numbers."""
-
-    what: str
-    offset: int | None = None
-    chunk: int | None = None
-    leaves: tuple[int, ...] = ()
+from orbax_gds.stripe_file import StripeFile
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,17 +40,28 @@ class StripeCheck:
     """The check of one open stripe against its entry in the manifest.
 
     Args:
-        file: the stripe, open for reading.
+        path, file: the stripe, open for reading.
         spec: its entry.
         dtypes: dtype of every leaf of the item, None for leaves without words.
         n_workers: threads that read and decode.
+        chain: the stripes that it follows from, the oldest first. None if they cannot be read: of
+            deltas only the checksums are looked at then.
+        decodes: whether to decode the frames; else only their checksums are looked at.
     """
 
     def __init__(
-        self, file: File, spec: StripeSpec, dtypes: Sequence[Dtype | None], n_workers: int
+        self,
+        path: FilePath,
+        file: File,
+        spec: StripeSpec,
+        dtypes: Sequence[Dtype | None],
+        n_workers: int,
+        *,
+        chain: Sequence[StripeFile] | None = (),
+        decodes: bool = True,
     ) -> None:
-        self._file, self._spec, self._dtypes = file, spec, dtypes
-        self._n_workers = n_workers
+        self._path, self._file, self._spec, self._dtypes = path, file, spec, dtypes
+        self._n_workers, self._chain, self._decodes = n_workers, chain, decodes
         self._n_bytes = file.n_bytes()
         self._findings: list[Finding] = []
         self._shards: list[StoredShard] | None = None
@@ -167,106 +168,51 @@ class StripeCheck:
     def _scan_frame(self, at: int, chunk: int) -> tuple[int, ...] | None:
         if at + FRAME_HEADER_BYTES > self._n_bytes:
             return None
-        data = self._read(at, FRAME_HEADER_BYTES)
-        magic, codec, dtype, flags, n_words, payload_bytes, frame_bytes, number, crc, own_crc = (
-            _FRAME_HEADER.unpack(data)
-        )
-        sound = (magic, number, own_crc) == (FRAME_MAGIC, chunk, _native.crc32c(data[:28]))
-        fits = FRAME_HEADER_BYTES + payload_bytes <= frame_bytes <= self._n_bytes - at
-        if not sound or not fits or frame_bytes % 64:
+        fields = header_fields(self._read(at, FRAME_HEADER_BYTES), chunk)
+        if fields is None:
             return None
-        return at, frame_bytes, n_words, payload_bytes, crc, codec, dtype, flags, 0
+        frame_bytes, _, payload_bytes, *_ = fields
+        fits = FRAME_HEADER_BYTES + payload_bytes <= frame_bytes <= self._n_bytes - at
+        return (at, *fields) if fits and not frame_bytes % 64 else None
 
     def _check_frames(
         self, records: np.ndarray, table: ChunkTable | None, progress: Callable[[int], None]
     ) -> None:
-        """Check and decode every frame, window by window, with several threads."""
         chunks = np.zeros((len(records), 4), np.uint32)
         chunks[:, 0] = np.arange(len(records))
         chunks[:, 1], chunks[:, 2] = records["n_words"], records["dtype"]
         if table is not None and len(table.n_words) >= len(records):
             chunks[:, 1] = table.n_words[: len(records)]
             chunks[:, 2] = table.dtypes[: len(records)]
-        windows = list(_windows(records["frame_bytes"]))
-        if not windows:
-            return
-        longest = max(_end(records[end - 1]) - int(records["offset"][at]) for at, end in windows)
-        buffer_bytes = longest + stripes.PAGE_BYTES  # a read begins at the page before its frame
-        n_threads = min(self._n_workers, len(windows))
-        with BufferPool(buffer_bytes, n_threads) as pool, ThreadPoolExecutor(n_threads) as threads:
-            checked = threads.map(
-                lambda window: self._check_window(records, chunks, window, pool), windows
-            )
-            for (_, end), findings in zip(windows, checked, strict=True):
-                self._findings.extend(findings)
-                progress(_end(records[end - 1]))
+        decodes, needed = self._plan_decodes(records)
+        frames = Frames(
+            path=self._path,
+            file=self._file,
+            records=records,
+            chunks=chunks,
+            decodes=decodes,
+            chain=self._chain or (),
+            needed=needed,
+        )
+        self._findings += FrameCheck(frames, self._leaves, self._n_workers).run(progress)
 
-    def _check_window(
-        self, records: np.ndarray, chunks: np.ndarray, window: tuple[int, int], pool: BufferPool
-    ) -> list[Finding]:
-        first, end = window
-        begin = int(records["offset"][first]) // stripes.PAGE_BYTES * stripes.PAGE_BYTES
-        n_bytes = _end(records[end - 1]) - begin
-        with pool.acquire() as buffer:
-            memory = buffer.memory[:n_bytes]
-            try:
-                self._file.read(begin, memory)
-                return self._decode(records, chunks, window, memory, begin)
-            except OgdsError as err:
-                unreadable = Finding(
-                    what=_bare(err, self._spec.file),
-                    offset=int(records["offset"][first]),
-                    chunk=first,
-                    leaves=self._leaves(first, end),
-                )
-        if end - first == 1:
-            return [unreadable]
-        middle = (first + end) // 2  # halve, to find the chunks that cannot be read
-        halves = ((first, middle), (middle, end))
-        return [f for half in halves for f in self._check_window(records, chunks, half, pool)]
-
-    def _decode(
-        self,
-        records: np.ndarray,
-        chunks: np.ndarray,
-        window: tuple[int, int],
-        memory: np.ndarray,
-        begin: int,
-    ) -> list[Finding]:
-        findings = []
-        first, last = window
-        relative = records[first:last].copy()
-        relative["offset"] -= np.uint64(begin)
-        rows = relative.view(np.uint8).reshape(-1, stripes.RECORD_BYTES)
-        at, step = first, last - first
-        while at < last:
-            end = min(at + step, last)
-            status, failed = _native.decode_run(
-                memory,
-                rows[at - first : end - first],
-                chunks[at:end],
-                [],
-                np.empty((0, 5), np.uint64),
-                check_only=True,
-            )
-            if not status:
-                at, step = end, 2 * step
-                continue
-            chunk = at + failed
-            _, what = stripes.frame_problem(status)
-            findings.append(
-                Finding(
-                    what=what,
-                    offset=int(records["offset"][chunk]),
-                    chunk=chunk,
-                    leaves=self._leaves(chunk, chunk + 1),
-                )
-            )
-            at, step = (
-                chunk + 1,
-                1,
-            )  # a call looks at all its rows, so many bad ones need short calls
-        return findings
+    def _plan_decodes(self, records: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Return which frames can be decoded, and what each needs of its chain."""
+        decodes = np.full(len(records), self._decodes)
+        deltas = is_delta(records)
+        if not self._decodes or not deltas.any():
+            return decodes, ()
+        links = self._chain
+        if links and {len(link.records) for link in links} != {len(records)}:
+            self._note(f"{len(records)} chunks are left, those that it follows from have others")
+            links = None
+        if not links:
+            rows = np.flatnonzero(deltas)
+            leaves = sorted({leaf for row in rows.tolist() for leaf in self._leaves(row, row + 1)})
+            what = f"{len(rows)} chunks follow from an earlier step that cannot be read"
+            self._note(what, chunk=int(rows[0]), leaves=tuple(leaves))
+            return decodes & ~deltas, ()
+        return decodes, links_of(records, links, np.arange(len(records)))
 
     def _leaves(self, first: int, end: int) -> tuple[int, ...]:
         """The leaves that have words in a range of chunks."""
@@ -319,22 +265,6 @@ def _stand_in(index: bytes, footer: stripes.Footer) -> stripes.Header:
         n_chunks=footer.n_chunks,
         layout_crc32c=footer.layout_crc32c,
     )
-
-
-def _windows(sizes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Group frames, in order, into ranges of chunks that are read at once."""
-    first, n_bytes = 0, 0
-    for chunk, size in enumerate(sizes.tolist()):
-        if chunk > first and n_bytes + size > READ_BYTES:
-            yield first, chunk
-            first, n_bytes = chunk, 0
-        n_bytes += size
-    if len(sizes):
-        yield first, len(sizes)
-
-
-def _end(record: np.void) -> int:
-    return int(record["offset"]) + int(record["frame_bytes"])
 
 
 def _bare(err: OgdsError, file: str) -> str:

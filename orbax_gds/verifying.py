@@ -2,21 +2,25 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path as FilePath
 
+from orbax_gds.chains import chain_of, find_stripe
 from orbax_gds.commit import read_manifest
 from orbax_gds.coverage import check_coverage
 from orbax_gds.derived import DerivedShard, problems
 from orbax_gds.drivers import open_driver
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt, OgdsError
+from orbax_gds.frame_check import Finding
 from orbax_gds.manifest import MANIFEST_NAME, Manifest, StripeSpec, crc_text, path_text
 from orbax_gds.options import Options
 from orbax_gds.plan import StoredShard
 from orbax_gds.stripe_check import Findings, StripeCheck
+from orbax_gds.stripe_file import StripeFile, open_stripe
 
 __all__ = ["Problem", "Progress", "verify"]
 
@@ -68,6 +72,9 @@ def verify(
 ) -> list[Problem]:
     """Read every byte of an item, decode every frame, and return all that is wrong.
 
+    Of the stripes of earlier steps that it follows from every byte is read, too; what it needs of
+    them is decoded.
+
     An item without problems restores to the bits that were saved. Nothing of it is held in memory
     but a few frames at a time.
 
@@ -118,15 +125,24 @@ class _ItemCheck:
         self.places: dict[DerivedShard, str] = {}  # in which stripe the first such is
         self.hits: list[tuple[int, tuple[int, ...]]] = []  # numbers of problems, and of leaves
         self.unplaced: list[str] = []  # stripes whose layout cannot be read
+        self.bases: dict[str, StripeFile] = {}  # by uuid, those that are sound but for frames
+        self.driver = open_driver(options.driver, directory)
 
     def run(self) -> list[Problem]:
         self._check_sidecars()
-        total = sum(spec.bytes for spec in self.manifest.stripes)
+        bases = self.manifest.base.stripes if self.manifest.base else ()
+        specs = (*bases, *self.manifest.stripes)
+        total = sum(spec.bytes for spec in specs)
         done = 0
-        for spec in self.manifest.stripes:
-            self._check_stripe(spec, lambda n, before=done: self.progress(before + n, total))
-            done += spec.bytes
-            self.progress(done, total)
+        with contextlib.ExitStack() as closing:
+            for number, spec in enumerate(specs):
+                progress = functools.partial(self._report, done, total)
+                if number < len(bases):
+                    self._check_base(spec, progress, closing)
+                else:
+                    self._check_stripe(spec, progress)
+                done += spec.bytes
+                self.progress(done, total)
         self._check_derived()
         self._check_coverage()
         return self.problems
@@ -147,19 +163,43 @@ class _ItemCheck:
                 what = f"the CRC32C is {found}, but the manifest says {spec.crc32c}"
                 self.problems.append(Problem(file=name, what=what))
 
+    def _report(self, before: int, total: int, done: int) -> None:
+        self.progress(before + done, total)
+
+    def _check_base(
+        self, spec: StripeSpec, progress: Callable[[int], None], closing: contextlib.ExitStack
+    ) -> None:
+        """Check a stripe of an earlier step, but decode only what the item's own follow from."""
+        assert self.manifest.base is not None
+        path = self.directory / spec.file
+        with self._noting(spec.file, path):
+            path = find_stripe(self.directory, spec.uuid, self.manifest.base.linked)
+            with self.driver.open(path, "r") as file:
+                check = StripeCheck(
+                    path, file, spec, self.dtypes, self.options.n_workers, decodes=False
+                )
+                self._note(spec.file, check.run(progress).findings)
+        with contextlib.suppress(OgdsError):  # what is wrong was noted
+            opened = open_stripe(self.driver, path, spec)
+            closing.callback(opened.file.close)
+            self.bases[spec.uuid] = opened
+
     def _check_stripe(self, spec: StripeSpec, progress: Callable[[int], None]) -> None:
         path = self.directory / spec.file
         self.unplaced.append(spec.file)
-        with self._noting(spec.file, path):
-            driver = open_driver(self.options.driver, self.directory)
-            with driver.open(path, "r") as file:
-                findings = StripeCheck(file, spec, self.dtypes, self.options.n_workers).run(
-                    progress
-                )
-            self._take(spec.file, findings)
+        entries = chain_of(self.manifest, spec)
+        known = all(entry.uuid in self.bases for entry in entries)
+        chain = [self.bases[entry.uuid] for entry in entries] if known else None
+        with self._noting(spec.file, path), self.driver.open(path, "r") as file:
+            check = StripeCheck(path, file, spec, self.dtypes, self.options.n_workers, chain=chain)
+            self._take(spec.file, check.run(progress))
 
-    def _take(self, file: str, findings: Findings) -> None:
-        for finding in findings.findings:
+    def _note(self, own: str, findings: Sequence[Finding]) -> None:
+        """Note what is wrong, but once where several stripes follow from the same frame."""
+        for finding in findings:
+            file = finding.file or own
+            if finding.file and (file, finding.chunk) in {(p.file, p.chunk) for p in self.problems}:
+                continue
             self.hits.append((len(self.problems), finding.leaves))
             self.problems.append(
                 Problem(
@@ -167,9 +207,12 @@ class _ItemCheck:
                     what=finding.what,
                     offset=finding.offset,
                     chunk=finding.chunk,
-                    leaves=tuple(self.names[leaf] for leaf in finding.leaves),
+                    leaves=tuple(self.names[i] for i in finding.leaves if i < len(self.names)),
                 )
             )
+
+    def _take(self, file: str, findings: Findings) -> None:
+        self._note(file, findings.findings)
         if findings.shards is None:
             return
         self.unplaced.remove(file)

@@ -16,7 +16,7 @@ from trees import assert_same
 
 import orbax_gds as ogds
 from orbax_gds import manifest as manifests
-from orbax_gds import read_plan
+from orbax_gds import read_plan, read_ranges
 from orbax_gds import stripe as stripes
 from orbax_gds.codecs import reference
 from orbax_gds.commit import read_manifest
@@ -101,7 +101,7 @@ def test_a_leaf_derived_from_deltas_restores(opened):
 
 
 def test_one_leaf_reads_only_the_frames_of_its_chunks(items, monkeypatch):
-    monkeypatch.setattr(read_plan, "MAX_GAP_BYTES", 0)
+    monkeypatch.setattr(read_ranges, "MAX_GAP_BYTES", 0)
     for leaf, spec in enumerate(read_manifest(items[-1]).leaves):
         with Item(items[-1]) as item:
             read = item.read_leaf(leaf)
@@ -112,7 +112,7 @@ def test_one_leaf_reads_only_the_frames_of_its_chunks(items, monkeypatch):
 
 
 def test_frames_of_a_link_that_lie_apart_are_not_read_over(items, monkeypatch):
-    monkeypatch.setattr(read_plan, "MAX_GAP_BYTES", 0)
+    monkeypatch.setattr(read_ranges, "MAX_GAP_BYTES", 0)
     with Item(items[-1]) as item:
         (leaf,) = (i for i in range(6) if item.leaf_name(i) == "wide")
         box = ShardBox(leaf=leaf, start=(300, 0), extent=(1, 1))
@@ -158,7 +158,7 @@ def test_a_cast_restores_what_was_saved(items):
 
 
 def test_reads_of_a_chain_are_as_long_as_others(items, monkeypatch):
-    monkeypatch.setattr(read_plan, "READ_BYTES", 20_000)
+    monkeypatch.setattr(read_ranges, "READ_BYTES", 20_000)
     seen = []
     plan = read_plan.plan_reads
     monkeypatch.setattr("orbax_gds.item.plan_reads", lambda *a: seen.extend(plan(*a)) or plan(*a))

@@ -18,13 +18,13 @@ from orbax_gds.errors import Corrupt
 from orbax_gds.parts import parts_of
 from orbax_gds.plan import RUN_BYTES, ShardBox, StoredShard, cell_sizes, make_plan, matrix_columns
 from orbax_gds.read_plan import (
-    READ_BYTES,
     Wanted,
     copy_rows,
     numbers_by_leaf,
     plan_reads,
     read_segments,
 )
+from orbax_gds.read_ranges import READ_BYTES
 
 DTYPES = [dtype_by_name(name) for name in ("uint8", "bfloat16", "float32", "complex64", "float64")]
 

@@ -110,7 +110,7 @@ def test_every_damaged_chunk_is_reported(item, opened):
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_problems_are_the_same_for_any_number_of_workers(item, opened, workers, monkeypatch):
-    monkeypatch.setattr("orbax_gds.stripe_check.READ_BYTES", 8192)
+    monkeypatch.setattr("orbax_gds.read_ranges.READ_BYTES", 8192)
     flip(item / STRIPE, *(frame_at(opened, chunk) + 33 for chunk in (0, 7, 8, 30)))
     problems = ogds.verify(item, options=ogds.Options(workers=workers))
     assert [problem.chunk for problem in problems] == [0, 7, 8, 30]
@@ -375,7 +375,7 @@ def test_newer_format_is_unsupported(item):
 
 
 def test_large_chunks_are_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("orbax_gds.stripe_check.READ_BYTES", 4096)
+    monkeypatch.setattr("orbax_gds.read_ranges.READ_BYTES", 4096)
     ogds.save(tmp_path / "item", {"x": np.arange(100_000), "empty": np.zeros((0, 3))})
     assert ogds.verify(tmp_path / "item") == []
 
@@ -396,7 +396,7 @@ def test_check_survives_any_bytes_in_a_stripe(item, opened):
         data[begin : begin + len(noise)] = noise
         (item / STRIPE).write_bytes(data)
         with open_driver("buffered", item).open(item / STRIPE, "r") as file:
-            found = StripeCheck(file, spec, opened.dtypes, 1).run(lambda done: None)
+            found = StripeCheck(item / STRIPE, file, spec, opened.dtypes, 1).run(lambda done: None)
         assert found.findings
         with pytest.raises(OgdsError):
             ogds.restore(item)
