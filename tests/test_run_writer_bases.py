@@ -301,12 +301,13 @@ def test_a_damaged_frame_is_an_error_that_names_it(tmp_path_factory, data: st.Da
 @given(link=st.integers(0, 2), share=st.floats(0, 0.999))
 def test_a_file_that_ends_early_is_an_error(tmp_path_factory, link: int, share: float) -> None:
     chain = make_chain(tmp_path_factory.mktemp("chain"))
-    last = chain.steps[link].records[-1]
-    end = int(last["offset"] + last["frame_bytes"])
-    os.truncate(chain.steps[link].path, int(end * share))
+    records = chain.steps[link].records
+    ends = records["offset"] + records["frame_bytes"]
+    n_bytes = int(int(ends[-1]) * share)
+    os.truncate(chain.steps[link].path, n_bytes)
     with chain.links() as links:
         error = broken(chain, chain.steps[2].words, links)
-    assert error.link == link
+    assert (error.link, error.chunk) == (link, int((ends <= n_bytes).sum()))
     assert _native.STATUS[error.status] == "frame is truncated"
 
 

@@ -153,7 +153,8 @@ Status BaseReader::find_piece(const uint8_t* records, size_t first, Piece& piece
     return Status::kOk;
 }
 
-Status BaseReader::read(int descriptor, const Piece& piece) noexcept {
+// Reads the frames of a piece, and shortens it where the file ends.
+Status BaseReader::read(int descriptor, Piece& piece) noexcept {
     const size_t needed = piece.end - piece.start;
     const size_t wanted = align_up(needed, kPageBytes);
     for (size_t done = 0; done < needed;) {
@@ -173,7 +174,8 @@ Status BaseReader::read(int descriptor, const Piece& piece) noexcept {
         // A file read directly is read on from a page, and only at its end is less than one read.
         const size_t on = got >= needed ? got : page_of(got);
         if (on == done) {
-            return Status::kFrameTruncated;
+            piece.end = piece.start + got;
+            return Status::kOk;
         }
         done = on;
     }

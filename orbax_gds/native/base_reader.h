@@ -46,7 +46,7 @@ private:
     RunResult load(size_t first) noexcept;
     RunResult load_link(size_t link) noexcept;
     Status find_piece(const uint8_t* records, size_t first, Piece& piece) const noexcept;
-    Status read(int descriptor, const Piece& piece) noexcept;
+    Status read(int descriptor, Piece& piece) noexcept;
 
     const std::span<const RunChunk> chunks_;
     const std::span<const FileLink> links_;
