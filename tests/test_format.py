@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from golden import example, example_codings
+from golden import example, example_codings, example_delta
 from isas import decode_on_every_isa
 
 import orbax_gds
@@ -258,12 +258,13 @@ def test_stripe_names_are_those_of_the_document() -> None:
     assert f"`{stripe.file_name(0)}`, `{stripe.file_name(1)}`" in section("2")
 
 
-# --- FORMAT §7.5, §7.10 and the golden bytes ------------------------------------------------------
+# --- FORMAT §7.5, §7.10, §7.12 and the golden bytes -----------------------------------------------
 
 
 def test_the_worked_examples_are_what_the_reference_writes() -> None:
     assert example.section() == example.HEADING + section("7.5")
     assert example_codings.section() == example_codings.HEADING + section("7.10")
+    assert example_delta.section() == example_delta.HEADING + section("7.12")
 
 
 def frames_printed(number: str) -> list[bytes]:
@@ -292,6 +293,22 @@ def test_the_worked_examples_decode_to_their_words() -> None:
         native = decode_on_every_isa(frame, expected.size, expected.dtype)
         np.testing.assert_array_equal(native, expected)
         np.testing.assert_array_equal(reference.decode_frame(frame)[1], expected)
+
+
+def test_the_worked_delta_decodes_to_its_words_from_the_frame_that_is_its_base() -> None:
+    (frame,) = frames_printed("7.12")
+    base, expected = (
+        np.array([int(word, 16) for word in row[1].split()], np.uint16)
+        for row in tables("7.12")[0][:2]
+    )
+    header, words = reference.decode_frame(frames_printed("7.5")[0])
+    np.testing.assert_array_equal(words, base)
+    of_base = reference.Base(words=words, payload_crc32c=header.payload_crc32c)
+    np.testing.assert_array_equal(reference.decode_frame(frame, base=of_base)[1], expected)
+    native = decode_on_every_isa(
+        frame, 20, words.dtype, base=words, base_crc32c=header.payload_crc32c
+    )
+    np.testing.assert_array_equal(native, expected)
 
 
 GOOD = json.loads((GOLDEN / "frames.json").read_text())

@@ -11,6 +11,8 @@ from orbax_gds.dtypes import dtype_by_name
 
 Field = tuple[int, str]  # length in bytes, meaning
 
+_FLAGS = {0: "no block map", 1: "bit 0, block map", 2: "bit 1, delta"}
+
 HEADING = "### 7.5 Worked example\n"
 NEXT_HEADING = "### 7.6 modelled\n"
 
@@ -118,7 +120,7 @@ def frame_header_fields(frame: bytes, codec: str, dtype: str) -> list[Field]:
         (4, "magic `OGF1`"),
         (1, codec),
         (1, dtype),
-        (2, "flags: bit 0, block map" if frame[6] else "flags: no block map"),
+        (2, f"flags: {_FLAGS[frame[6]]}"),
         (4, f"n_words {n_words}"),
         (4, f"payload_bytes {payload_bytes}"),
         (4, f"frame_bytes {frame_bytes}"),
@@ -126,6 +128,14 @@ def frame_header_fields(frame: bytes, codec: str, dtype: str) -> list[Field]:
         (4, f"CRC32C of bytes 32 to {len(frame) - 1}: {frame[27:23:-1].hex()}"),
         (4, f"CRC32C of bytes 0 to 27: {frame[31:27:-1].hex()}"),
     ]
+
+
+def rows_table(head: str, rows: dict[str, object]) -> Iterator[str]:
+    """Yield the lines of a table with a row of values for each name."""
+    yield f"| | {head} |"
+    yield "|---|---|"
+    for name, row in rows.items():
+        yield f"| {name} | {' '.join(map(str, row))} |"
 
 
 def bytes_table(frame: bytes, fields: list[Field]) -> Iterator[str]:

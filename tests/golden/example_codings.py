@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
-from golden.example import bytes_table, frame_header_fields
+from golden.example import bytes_table, frame_header_fields, rows_table
 
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Ans, Model, Prediction
@@ -51,13 +51,6 @@ def ans_frame() -> bytes:
     return reference.encode_frame(ONES, dtype_by_name("bfloat16"), codec="ans", chunk=10, ans=ANS)
 
 
-def _table(head: str, rows: dict[str, object]) -> Iterator[str]:
-    yield f"| | {head} |"
-    yield "|---|---|"
-    for name, row in rows.items():
-        yield f"| {name} | {' '.join(map(str, row))} |"
-
-
 def _modelled_part() -> Iterator[str]:
     frame = modelled_frame()
     exponents = (MOMENTS >> 23).astype(int)
@@ -70,7 +63,7 @@ def _modelled_part() -> Iterator[str]:
     yield "Chunk 9 is these 12 words of float32 that came from bfloat16, all positive: 3 rows of 4"
     yield "columns, coded with a prediction, the sign slot and 16 trimmed bits."
     yield ""
-    yield from _table(
+    yield from rows_table(
         "words 0 to 11",
         {
             "word": [f"{word:08x}" for word in MOMENTS],
@@ -139,7 +132,7 @@ def _ans_part() -> Iterator[str]:
     yield "states follow, then the bits of these words:"
     yield ""
     columns = dict(zip(names, zip(*steps, strict=True), strict=True))
-    yield from _table("words 0 to 19", {"word": [f"{word:04x}" for word in ONES], **columns})
+    yield from rows_table("words 0 to 19", {"word": [f"{word:04x}" for word in ONES], **columns})
     yield ""
     yield "The frame, from its first byte:"
     yield ""

@@ -1,7 +1,7 @@
 """Write the golden files: `cd tests && python -m golden.make`.
 
 Golden bytes are read for ever, so what is there is never changed: this adds what is missing. It
-also writes the worked examples of FORMAT §7.5 and §7.10 between their headings.
+also writes the worked examples of FORMAT §7.5, §7.10 and §7.12 between their headings.
 
 Files:
     frames.json: good frames as hex, each with the CRC32C of its words in memory.
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from golden import example, example_codings
+from golden import example, example_codings, example_delta
 from golden.deltas import deltas
 from golden.derived_items import write_derived_item, write_saved_derived_item
 from golden.frames import frames
@@ -147,7 +147,7 @@ def write() -> None:
                 for path, leaf in reference.read_item(directory).items()
             }
             path.write_text(json.dumps(leaves, indent=1) + "\n")
-    for made in (example, example_codings):
+    for made in (example, example_codings, example_delta):
         before, heading, rest = FORMAT.read_text().partition(made.HEADING)
         if not heading:
             before, _, rest = before.partition(made.NEXT_HEADING)
