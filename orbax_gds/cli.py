@@ -114,6 +114,8 @@ def ls(path: FilePath, as_json: bool) -> None:
     if not entries:
         click.echo(shown(f"{path} holds no item of orbax_gds."), err=True)
     _print_table([(e.step or "", e.item, size_text(e.n_bytes), e.state) for e in entries])
+    for reason in filter(None, (entry.reason for entry in entries)):
+        click.echo(shown(f"Broken: {reason}"), err=True)
 
 
 @main.command("inspect", short_help="Show what an item holds and how it was coded.")

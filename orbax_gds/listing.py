@@ -1,5 +1,6 @@
 """What lies under a checkpoint root: steps, their items, and whether these are published."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -8,14 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Literal
 
+from orbax_gds.chains import find_stripes
 from orbax_gds.commit import PENDING_NAME
-from orbax_gds.errors import IoError, NotFound
+from orbax_gds.errors import Corrupt, IoError, NotFound, Unsupported
 from orbax_gds.final_names import TEMPORARY, step_number
-from orbax_gds.manifest import MANIFEST_NAME
+from orbax_gds.manifest import MANIFEST_NAME, decode_pending
+from orbax_gds.stripe_specs import DELTA
 
 __all__ = ["Entry", "find_item", "is_item", "list_items"]
 
-State = Literal["published", "unfinished"]
+State = Literal["published", "broken", "unfinished"]
 
 _DEEPEST = 2  # root/step/item
 
@@ -28,8 +31,10 @@ class Entry:
         step: name of the step's directory; None if the listing began at a step or an item.
         item: name of the item's directory.
         path: the item's directory.
-        state: "published", or "unfinished" where a save was cut short or still runs.
-        n_bytes: bytes of its files.
+        state: "published"; "broken" where that is so, but stripes of earlier steps that it follows
+            from are missing; or "unfinished" where a save was cut short or still runs.
+        n_bytes: bytes of its files, without those of earlier steps.
+        reason: why it is broken.
     """
 
     step: str | None
@@ -37,6 +42,7 @@ class Entry:
     path: str
     state: State
     n_bytes: int
+    reason: str | None = None
 
 
 def is_item(path: str | os.PathLike[str]) -> bool:
@@ -73,18 +79,20 @@ def find_item(path: str | os.PathLike[str]) -> FilePath:
     """Return the one published item that a path means.
 
     Args:
-        path: an item; a step with one item; or a root, which means the step of the highest number,
-            whatever else lies beside its steps.
+        path: an item; a step with one item; or a root, which means the step of the highest number
+            of those that are not broken, whatever else lies beside its steps.
 
     Raises:
         NotFound: it means no published item, or several; then these are listed.
     """
     if is_item(path):
         return FilePath(path)
-    entries = [entry for entry in list_items(path) if entry.state == "published"]
+    listed = list_items(path)
+    entries = [entry for entry in listed if entry.state == "published"]
     if not entries:
+        reasons = [f"{entry.reason} " for entry in listed if entry.reason]
         raise NotFound(
-            f"{path} holds no published item of orbax_gds. "
+            f"{path} holds no published item of orbax_gds that can be read. {''.join(reasons)}"
             f"`orbax-gds ls {path}` lists what is there."
         )
     latest = max(map(_number, entries))
@@ -116,13 +124,33 @@ def _entry(root: FilePath, directory: FilePath) -> Entry:
     parts = directory.relative_to(root).parts
     published = (directory / MANIFEST_NAME).is_file()
     committed = not any(TEMPORARY in part for part in parts)
+    reason = _missing_base(directory) if published and committed else None
     return Entry(
         step=parts[0] if len(parts) == _DEEPEST else None,
         item=directory.name,
         path=os.fspath(directory),
-        state="published" if published and committed else "unfinished",
+        state="broken" if reason else "published" if published and committed else "unfinished",
         n_bytes=sum(map(_file_bytes, _children(directory))),
+        reason=reason,
     )
+
+
+def _missing_base(directory: FilePath) -> str | None:
+    """Return what is missing of that which an item follows from; None if nothing is.
+
+    A manifest that cannot be read says nothing, and is reported by who reads the item.
+    """
+    path = directory / MANIFEST_NAME
+    with contextlib.suppress(OSError, Corrupt, Unsupported):
+        data = path.read_bytes()
+        if f'"{DELTA}"'.encode() in data:
+            base = decode_pending(data, str(path)).base
+            if base is not None:
+                try:
+                    find_stripes(directory, [spec.uuid for spec in base.stripes], base.linked)
+                except NotFound as err:
+                    return str(err)
+    return None
 
 
 def _children(directory: FilePath) -> list[FilePath]:

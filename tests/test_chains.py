@@ -18,6 +18,7 @@ from orbax_gds.commit import read_manifest
 from orbax_gds.drivers import open_driver
 from orbax_gds.errors import Corrupt, NotFound, Unsupported
 from orbax_gds.item import Item
+from orbax_gds.listing import find_item, list_items
 from orbax_gds.manifest import Manifest
 from orbax_gds.stripe_file import open_stripe
 from orbax_gds.stripe_specs import DELTA, BaseSpec, StripeSpec, base_file
@@ -232,3 +233,24 @@ def test_the_reference_reads_through_chains(made, step):
     assert {path[0][1]: array.tobytes() for path, array in found.items()} == {
         name: array.tobytes() for name, array in expected.items()
     }
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_step_whose_bases_are_missing_is_listed_as_broken_and_is_not_the_latest(tmp_path, linked):
+    items = steps_of(tmp_path, 3)
+    for item, state in zip(items, drifting(tree(), 3), strict=True):
+        ogds.save(item, state, options=OPTIONS)
+    follow(items, linked=linked)
+    assert [entry.state for entry in list_items(tmp_path)] == ["published"] * 3
+    assert find_item(tmp_path) == items[2]
+    gone = read_manifest(items[2]).stripes[0].base
+    if linked:
+        (items[2] / base_file(gone)).unlink()
+    else:
+        shutil.rmtree(items[1].parent)
+    broken = [entry for entry in list_items(tmp_path) if entry.state == "broken"]
+    assert items[2] == Path(broken[-1].path)
+    assert gone in broken[-1].reason
+    assert find_item(tmp_path) == (items[1] if linked else items[0])
+    with pytest.raises(NotFound, match=f"can be read.*{gone}"):
+        find_item(items[2].parent)

@@ -68,7 +68,7 @@ def test_ls_of_a_root_as_json(root):
     listed = json.loads(run("ls", root, "--json").stdout)
     assert listed["path"] == str(root)
     assert [set(entry) for entry in listed["items"]] == [
-        {"step", "item", "path", "state", "n_bytes"}
+        {"step", "item", "path", "state", "n_bytes", "reason"}
     ] * 3
     assert listed["items"][0]["n_bytes"] > 4096
 
