@@ -1,0 +1,427 @@
+"""Whatever is saved, deleted, copied, forked or cut short: every listed step restores bit-exactly.
+
+The model is a dictionary of what each step holds. Random operations of several managers act on it
+and on the file system alike; after each the two are compared word for word.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orbax.checkpoint as ocp
+import pytest
+from changing_trees import (
+    CHANGES,
+    LEAVES,
+    STRUCTURE,
+    Tree,
+    assert_holds,
+    change,
+    first_tree,
+    restructure,
+    to_save,
+)
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import orbax_gds as ogds
+from orbax_gds.commit import read_manifest
+from orbax_gds.errors import OgdsError
+from orbax_gds.testing.faults import Fault, faulty_system
+
+ITEM = "default"
+TEMPORARY = ".orbax-checkpoint-tmp"
+CHUNK_BYTES = 4096  # the least there is, so that small leaves have several chunks
+POLICIES: dict[str, Callable[[], Any]] = {
+    "every 2": lambda: ogds.EveryN(2),
+    "every 3": lambda: ogds.EveryN(3),
+    "every 4": lambda: ogds.EveryN(4),
+    "limit 2": lambda: ogds.ChainLimit(2),
+    "paying": lambda: ogds.WhilePaying(),
+    "always": lambda: Always(),
+    "never": lambda: ogds.Never(),
+}
+LOSSES = (3.0, 1.0, 2.0)
+CALM = settings(deadline=None, suppress_health_check=list(HealthCheck))
+FAST = settings(CALM, max_examples=5, stateful_step_count=12)
+LARGE = settings(CALM, max_examples=40, stateful_step_count=40)
+
+
+class Always:
+    """A policy of the user's own: never full, but where there is no base."""
+
+    def is_full(self, chain: Any) -> bool:
+        return False
+
+
+class Crash(Fault):
+    """From the n-th operation on nothing reaches the disk any more."""
+
+    def run(self, operation: str, call: Callable[[], Any], shorter: Callable[[], Any]) -> Any:
+        with self._lock:
+            self.operations.append(operation)
+            is_dead = len(self.operations) > self._at
+        if is_dead:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), operation)
+        return call()
+
+
+class Meanwhile(Fault):
+    """Before the n-th operation somebody else does something."""
+
+    def __init__(self, at: int, other: Callable[[], None]) -> None:
+        super().__init__(at)
+        self._other = other
+
+    def run(self, operation: str, call: Callable[[], Any], shorter: Callable[[], Any]) -> Any:
+        with self._lock:
+            self.operations.append(operation)
+            is_due = len(self.operations) - 1 == self._at
+        if is_due:
+            self._other()
+        return call()
+
+
+class Root:
+    """One step root: a manager with its handler, and what each listed step must hold."""
+
+    def __init__(self, path: Path, policy: Any, keep: int | None, by_loss: bool) -> None:
+        self.path = path
+        self.keep, self.by_loss = keep, by_loss
+        self.steps: dict[int, Tree] = {}
+        self.committed: set[str] = set()  # stripes of all steps that were ever listed
+        self.now: Tree = first_tree(1)
+        self.n_saved = 0
+        self.start(policy)
+
+    def start(self, policy: Any) -> None:
+        """Begin a process anew: nothing is known but what lies in the files."""
+        self.policy = policy
+        options = ogds.Options(delta=policy, chunk_bytes=CHUNK_BYTES)
+        self.handler = ogds.GdsCheckpointHandler(options)
+        kept = ocp.CheckpointManagerOptions(
+            max_to_keep=self.keep,
+            best_fn=(lambda metrics: metrics["loss"]) if self.by_loss else None,
+            best_mode="min",
+        )
+        self.manager = ocp.CheckpointManager(self.path, options=kept, item_handlers=self.handler)
+
+    def item(self, step: int) -> Path:
+        return self.path / str(step) / ITEM
+
+    def next_step(self) -> int:
+        return max(self.steps, default=-1) + 1
+
+    def save(self, step: int) -> None:
+        self.now = self.now | {"step": step}
+        self.n_saved += 1
+        metrics = {"loss": LOSSES[self.n_saved % len(LOSSES)]} if self.by_loss else None
+        arguments = ogds.args.GdsSave(to_save(self.now))
+        assert self.manager.save(step, args=arguments, metrics=metrics, force=True)
+        self.manager.wait_until_finished()
+        self.steps[step] = self.now
+        self.let_go()
+        if step in self.steps:
+            self.check_bases(step)
+
+    def check_bases(self, step: int) -> None:
+        """A step follows from committed ones alone, and from no more than the policy lets it."""
+        manifest = read_manifest(self.item(step))
+        bases = [] if manifest.base is None else [spec.uuid for spec in manifest.base.stripes]
+        assert self.committed.issuperset(bases)
+        assert len(bases) < getattr(self.policy, "n", 100) + isinstance(
+            self.policy, ogds.ChainLimit
+        )
+        assert not bases or not isinstance(self.policy, ogds.Never)
+        self.committed |= {spec.uuid for spec in manifest.stripes}
+
+    def let_go(self) -> None:
+        """Forget what Orbax has deleted, which it may only by the policy it was given."""
+        listed = self.listed()
+        if self.keep is None:
+            assert listed == self.steps.keys()
+        assert listed <= self.steps.keys()
+        self.steps = {step: tree for step, tree in self.steps.items() if step in listed}
+
+    def listed(self) -> set[int]:
+        return {int(path.name) for path in self.path.iterdir() if path.name.isdigit()}
+
+    def delete(self, step: int) -> None:
+        shutil.rmtree(self.path / str(step))
+        del self.steps[step]
+        self.manager.reload()
+
+    def cut_short(self, fault: Fault) -> Path:
+        """Save under a fault where Orbax would, and never rename it: no step comes of it."""
+        unfinished = self.path / f"{self.next_step()}{TEMPORARY}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        tree = to_save(self.now | {"step": -1})
+        with faulty_system(fault), contextlib.suppress(OgdsError, OSError):
+            self.handler.save(unfinished / ITEM, ogds.args.GdsSave(tree))
+        return unfinished
+
+
+class DeltaStates(RuleBasedStateMachine):
+    """Two step roots, and copies of single items that lie elsewhere."""
+
+    directory: str | None = None  # where all of it lies; None for where temporary files do
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = Path(tempfile.mkdtemp(dir=self.directory))
+        self.roots: list[Root] = []
+        self.copies: list[tuple[Path, Tree]] = []
+        self.touched: set[int] = set()
+
+    @initialize(
+        policies=st.tuples(*[st.sampled_from(sorted(POLICIES))] * 2),
+        keeps=st.tuples(*[st.sampled_from([None, None, 1, 2])] * 2),
+        by_loss=st.booleans(),
+    )
+    def begin(
+        self, policies: tuple[str, ...], keeps: tuple[int | None, ...], by_loss: bool
+    ) -> None:
+        for number, (policy, keep) in enumerate(zip(policies, keeps, strict=True)):
+            path = self.place / f"root{number}"
+            path.mkdir()
+            self.roots.append(Root(path, POLICIES[policy](), keep, by_loss and keep is not None))
+            self.roots[number].save(0)
+
+    def root(self, number: int) -> Root:
+        self.touched.add(number)
+        return self.roots[number]
+
+    @rule(
+        number=st.integers(0, 1),
+        changes=st.lists(
+            st.tuples(
+                st.sampled_from(sorted(LEAVES)), st.sampled_from(CHANGES), st.integers(0, 99)
+            ),
+            max_size=4,
+        ),
+    )
+    def save(self, number: int, changes: list[tuple[str, str, int]]) -> None:
+        root = self.root(number)
+        for name, kind, seed in changes:
+            root.now = change(root.now, name, kind, seed)
+        root.save(root.next_step())
+
+    @rule(number=st.integers(0, 1), seeds=st.lists(st.integers(0, 99), min_size=1, max_size=4))
+    def train(self, number: int, seeds: list[int]) -> None:
+        """Save steps in a row, each with a little more changed."""
+        root = self.root(number)
+        for seed in seeds:
+            root.now = change(root.now, "params", "near", seed)
+            root.now = change(root.now, "eight", "sparse", seed)
+            root.save(root.next_step())
+
+    @rule(number=st.integers(0, 1), seed=st.integers(0, 9))
+    def save_everything_else(self, number: int, seed: int) -> None:
+        root = self.root(number)
+        for name in LEAVES:
+            root.now = change(root.now, name, "all", seed)
+        root.save(root.next_step())
+
+    @rule(
+        number=st.integers(0, 1),
+        name=st.sampled_from(sorted(LEAVES)),
+        kind=st.sampled_from(STRUCTURE),
+    )
+    def save_another_structure(self, number: int, name: str, kind: str) -> None:
+        root = self.root(number)
+        root.now = restructure(root.now, name, kind)
+        root.save(root.next_step())
+
+    @rule(number=st.integers(0, 1), which=st.integers(0, 9))
+    def delete(self, number: int, which: int) -> None:
+        root = self.root(number)
+        if root.steps:
+            root.delete(sorted(root.steps)[which % len(root.steps)])
+
+    @rule(number=st.integers(0, 1), which=st.integers(0, 9), seed=st.integers(0, 9))
+    def save_a_number_again(self, number: int, which: int, seed: int) -> None:
+        root = self.root(number)
+        if not root.steps:
+            return
+        step = sorted(root.steps)[which % len(root.steps)]
+        root.delete(step)
+        root.now = change(root.now, "params", "sparse", seed)
+        root.save(step)
+
+    @rule(
+        number=st.integers(0, 1),
+        which=st.integers(0, 9),
+        is_kept=st.booleans(),
+        policy=st.sampled_from(sorted(POLICIES)),
+    )
+    def fork(self, number: int, which: int, is_kept: bool, policy: str) -> None:
+        """Go on from an older step, in a new process, beside the later steps or without them."""
+        root = self.root(number)
+        if not root.steps:
+            return
+        step = sorted(root.steps)[which % len(root.steps)]
+        root.manager.close()
+        root.start(POLICIES[policy]())
+        found = root.manager.restore(step, args=ogds.args.GdsRestore())
+        assert_holds(found, root.steps[step])
+        root.now = root.steps[step]
+        for later in [other for other in root.steps if other > step and not is_kept]:
+            root.delete(later)
+        root.now = change(root.now, "master", "sparse", which)
+        root.save(root.next_step())
+
+    @rule(number=st.integers(0, 1), policy=st.sampled_from(sorted(POLICIES)))
+    def restart(self, number: int, policy: str) -> None:
+        root = self.root(number)
+        root.manager.close()
+        root.start(POLICIES[policy]())
+
+    @rule(
+        number=st.integers(0, 1),
+        at=st.integers(0, 60),
+        seed=st.integers(0, 9),
+        policy=st.sampled_from(sorted(POLICIES)),
+    )
+    def crash(self, number: int, at: int, seed: int, policy: str) -> None:
+        """End in the middle of a save, and begin anew; what is left, Orbax clears away."""
+        root = self.root(number)
+        before = root.now
+        root.now = change(root.now, "params", "near", seed)
+        root.cut_short(Crash(at))
+        root.now = before
+        root.start(POLICIES[policy]())
+
+    @rule(
+        number=st.integers(0, 1),
+        at=st.integers(0, 60),
+        action=st.sampled_from(["error", "short"]),
+        seed=st.integers(0, 9),
+        is_left=st.booleans(),
+    )
+    def fail(self, number: int, at: int, action: Any, seed: int, is_left: bool) -> None:
+        """Let one write, sync or rename fail, and go on with the same handler."""
+        root = self.root(number)
+        root.now = change(root.now, "master", "near", seed)
+        unfinished = root.cut_short(Fault(at, action, errno.EIO))
+        if not is_left:
+            shutil.rmtree(unfinished)
+        root.now = change(root.now, "params", "few", seed)
+        root.save(root.next_step() + is_left)  # Orbax clears away what has the same number
+
+    @rule(number=st.integers(0, 1), at=st.integers(0, 60), which=st.integers(0, 9))
+    def delete_beside_a_save(self, number: int, at: int, which: int) -> None:
+        """Delete a step, perhaps the base, while another is being saved."""
+        root = self.root(number)
+        if not root.steps:
+            return
+        step = sorted(root.steps)[which % len(root.steps)]
+        unfinished = root.cut_short(Meanwhile(at, lambda: shutil.rmtree(root.path / str(step))))
+        saved = root.next_step()
+        if (unfinished / ITEM / "manifest.json").exists():
+            unfinished.rename(root.path / str(saved))
+            root.steps[saved] = root.now | {"step": -1}
+            root.check_bases(saved)
+        if (root.path / str(step)).exists():
+            shutil.rmtree(root.path / str(step))
+        del root.steps[step]
+        root.manager.reload()
+
+    @rule(number=st.integers(0, 1), which=st.integers(0, 9), way=st.sampled_from(["tree", "tar"]))
+    def copy(self, number: int, which: int, way: str) -> None:
+        root = self.roots[number]
+        if not root.steps:
+            return
+        step = sorted(root.steps)[which % len(root.steps)]
+        target = self.place / f"copy{len(self.copies)}"
+        self._copy(root.item(step), target, way)
+        self.copies.append((target, root.steps[step]))
+
+    def _copy(self, item: Path, target: Path, way: str) -> None:
+        if way == "tree":
+            shutil.copytree(item, target)
+            return
+        archive = target.with_suffix(".tar")
+        with tarfile.open(archive, "w") as written:
+            written.add(item, arcname=target.name)
+        with tarfile.open(archive) as read:
+            read.extractall(target.parent, filter="data")
+        archive.unlink()
+
+    @rule(number=st.integers(0, 1), which=st.integers(0, 9), seed=st.integers(0, 9))
+    def go_on_elsewhere(self, number: int, which: int, seed: int) -> None:
+        """Copy a step into the other root, restore it there and save the next one."""
+        source, target = self.roots[number], self.root(1 - number)
+        if not source.steps:
+            return
+        step = sorted(source.steps)[which % len(source.steps)]
+        copied = target.next_step()
+        shutil.copytree(source.path / str(step), target.path / str(copied))
+        target.steps[copied] = source.steps[step]
+        target.committed |= source.committed
+        target.manager.reload()
+        assert_holds(
+            target.manager.restore(copied, args=ogds.args.GdsRestore()), source.steps[step]
+        )
+        target.now = change(source.steps[step], "params", "few", seed)
+        target.save(target.next_step())
+
+    @precondition(lambda self: self.copies)
+    @rule(number=st.integers(0, 1))
+    def lose_a_root(self, number: int) -> None:
+        """Nothing that was copied needs the root it came from."""
+        root = self.root(number)
+        for path in root.path.iterdir():
+            shutil.rmtree(path)
+        root.steps = {}
+        root.manager.reload()
+        for path, tree in self.copies:
+            assert_holds(ogds.restore(path), tree)
+
+    @invariant()
+    def every_listed_step_is_right(self) -> None:
+        for number in self.touched:
+            root = self.roots[number]
+            assert root.listed() == root.steps.keys()
+            for step, tree in root.steps.items():
+                assert_holds(ogds.restore(root.item(step)), tree)
+                assert ogds.verify(root.item(step)) == []
+        self.touched.clear()
+
+    def teardown(self) -> None:
+        for root in self.roots:
+            root.manager.close()
+            shutil.rmtree(root.path)
+        for path, tree in self.copies:
+            assert_holds(ogds.restore(path), tree)
+            assert ogds.verify(path) == []
+        shutil.rmtree(self.place)
+
+
+class InMemory(DeltaStates):
+    """The same where nothing waits for a disk."""
+
+    directory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
+def test_every_listed_step_restores_whatever_happened():
+    run_state_machine_as_test(InMemory, settings=FAST)
+
+
+@pytest.mark.slow
+def test_every_listed_step_restores_whatever_happened_for_long():
+    run_state_machine_as_test(DeltaStates, settings=LARGE)
