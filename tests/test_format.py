@@ -351,14 +351,19 @@ def test_golden_refusals_are_refused_for_ever(error: str) -> None:
             assert decode_on_every_isa(frame, n_words, word_dtype) is None, name
 
 
-def test_golden_items_hold_every_coding_and_a_derived_leaf() -> None:
-    codecs, rules = set(), set()
-    for path in (GOLDEN / "items").glob("*/*.ogds"):
-        _, shards, frames = reference.scan_stripe(path)
-        codecs |= {header.codec for header, _ in frames}
-        rules |= {shard.rule for shard in shards}
-    assert codecs == {number for number, name in reference_frame.CODECS.items() if name != "delta"}
+def test_golden_items_hold_every_coding_a_derived_leaf_and_a_chain() -> None:
+    codecs, rules, deltas = set(), set(), set()
+    for path in (GOLDEN / "items").rglob("*.ogds"):
+        with reference_stripe.open_stripe(path) as file:
+            held = reference_stripe.read_stripe(file, str(path))
+        codecs |= {record.codec for record in held.records}
+        rules |= {shard.rule for shard in held.shards}
+        is_base = path.parent.name == "base"
+        flag = reference_frame.DELTA_FLAG
+        deltas |= {(is_base, bool(record.flags & flag)) for record in held.records}
+    assert codecs == reference_frame.CODECS.keys()
     assert reference_stripe.RULES.keys() & rules
+    assert len(deltas) == 4  # items and bases have frames that are deltas, and others
 
 
 ITEMS = sorted((GOLDEN / "items").glob("*.json"))

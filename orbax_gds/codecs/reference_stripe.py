@@ -331,7 +331,8 @@ def scan_stripe(
     """Read what is left of a stripe without its footer. FORMAT §8.
 
     Returns:
-        Header, layout, and the frames up to the first that is invalid or missing, decoded.
+        Header, layout, and the frames up to the first that is invalid, missing or a delta, whose
+        base is not here, decoded.
 
     Raises:
         NotFound: There is no such file.

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from golden import example, example_codings, example_delta
+from golden.delta_item import write_delta_item
 from golden.deltas import deltas
 from golden.derived_items import write_derived_item, write_saved_derived_item
 from golden.frames import frames
@@ -46,6 +47,7 @@ def items() -> Iterator[tuple[str, Path]]:
         "derived": write_derived_item,
         "derived saved": write_saved_derived_item,
         "kinds": write_kinds_item,
+        "delta": write_delta_item,
     }
     for name, write_item in writers.items():
         if not (GOLDEN / "items" / name).exists():
