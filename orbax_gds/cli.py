@@ -1,29 +1,18 @@
-"""The command `orbax-gds`: look at checkpoints and check them, without jax.
+"""The command `orbax-gds`: look at checkpoints, check, compare and convert them, without jax.
 
 Data goes to stdout, talk to stderr. Exit status: 0 all is well, 1 problems were found, 2 wrong
 usage, nothing that could be read, or a defect of ours.
 """
 
 import importlib.resources
-import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Any, NoReturn
 
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from orbax_gds import kept_reports
 from orbax_gds._version import __version__
@@ -31,6 +20,16 @@ from orbax_gds.bench.lineup import LineUp, measure_streams
 from orbax_gds.bench.lineup import total as sum_up
 from orbax_gds.bench.sources import Streams, open_sources, read_streams
 from orbax_gds.bench.timing import keep_freed_memory
+from orbax_gds.commands.convert import convert
+from orbax_gds.commands.diff import diff
+from orbax_gds.commands.printing import (
+    json_option,
+    path_argument,
+    print_json,
+    print_table,
+    progress_bar,
+    rounds,
+)
 from orbax_gds.commit import io_context
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt, NotFound, OgdsError
@@ -46,9 +45,6 @@ from orbax_gds.wording import derived_text, leaf_text, shown, size_text
 PROBLEMS, UNREADABLE = 1, 2
 _DEFECT = "This is a defect of orbax-gds; `python -X dev -m orbax_gds` shows where."
 _FEW_BYTES = 16 << 10  # chosen: below, a call costs more than coding
-
-_path_argument = click.argument("path", type=click.Path(path_type=FilePath))
-_json_option = click.option("as_json", "--json", is_flag=True, help="Print one JSON object.")
 
 
 class _SampleSize(click.ParamType):
@@ -87,7 +83,7 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="orbax-gds")
 def main() -> None:
-    """Look at checkpoints of orbax_gds and check them.
+    """Look at checkpoints of orbax_gds; check, compare and convert them.
 
     PATH is an item, a step with one item, or a checkpoint root, which means its latest step.
 
@@ -96,31 +92,31 @@ def main() -> None:
 
 
 @main.command(short_help="List steps and items, or the leaves of an item.")
-@_path_argument
-@_json_option
+@path_argument
+@json_option
 def ls(path: FilePath, as_json: bool) -> None:
     """List the steps and items under a root or a step, or the leaves of an item."""
     if is_item(path):
         report = inspect(path)
         if as_json:
-            _print_json({"path": report.path, "leaves": report.leaves})
+            print_json({"path": report.path, "leaves": report.leaves})
         else:
-            _print_table([_leaf_row(leaf) for leaf in report.leaves])
+            print_table([_leaf_row(leaf) for leaf in report.leaves])
         return
     entries = list_items(path)
     if as_json:
-        _print_json({"path": str(path), "items": entries})
+        print_json({"path": str(path), "items": entries})
         return
     if not entries:
         click.echo(shown(f"{path} holds no item of orbax_gds."), err=True)
-    _print_table([(e.step or "", e.item, size_text(e.n_bytes), e.state) for e in entries])
+    print_table([(e.step or "", e.item, size_text(e.n_bytes), e.state) for e in entries])
     for reason in filter(None, (entry.reason for entry in entries)):
         click.echo(shown(f"Broken: {reason}"), err=True)
 
 
 @main.command("inspect", short_help="Show what an item holds and how it was coded.")
-@_path_argument
-@_json_option
+@path_argument
+@json_option
 @click.option(
     "--sample",
     "sample_bytes",
@@ -138,7 +134,7 @@ def inspect_command(
 ) -> None:
     """Show what an item holds, what it takes on disk, and how it was coded."""
     item = find_item(path)
-    with _progress(shown(f"Reading {item.name}")) as progress:
+    with progress_bar(shown(f"Reading {item.name}")) as progress:
         report = inspect(item, sample_bytes=sample_bytes, progress=progress)
     if html is not None:
         content = page(report).encode()
@@ -146,22 +142,22 @@ def inspect_command(
             html.write_bytes(content)
         click.echo(shown(f"{html}: a page of {size_text(len(content))}."), err=True)
     if as_json:
-        _print_json(_item_json(report))
+        print_json(_item_json(report))
     elif html is None:
         item_text(report, n_leaves=max(0, top))
 
 
 @main.command("verify")
-@_path_argument
-@_json_option
+@path_argument
+@json_option
 def verify_command(path: FilePath, as_json: bool) -> None:
     """Read and decode every byte of an item; list all that is wrong."""
     item = find_item(path)
-    with _progress(shown(f"Verifying {item.name}")) as progress:
+    with progress_bar(shown(f"Verifying {item.name}")) as progress:
         problems = verify(item, progress=progress)
     if as_json:
         rows = [{**msgspec.to_builtins(p), "where": p.where} for p in problems]
-        _print_json({"path": str(item), "ok": not problems, "problems": rows})
+        print_json({"path": str(item), "ok": not problems, "problems": rows})
     else:
         for problem in problems:
             click.echo(shown(f"{problem.where}: {problem.what}"))
@@ -174,8 +170,8 @@ def verify_command(path: FilePath, as_json: bool) -> None:
 
 
 @main.command("report", short_help="Show what the save of an item took.")
-@_path_argument
-@_json_option
+@path_argument
+@json_option
 def report_command(path: FilePath, as_json: bool) -> None:
     """Show what the save of an item took: seconds by stage, bytes by codec, and the path used.
 
@@ -186,7 +182,7 @@ def report_command(path: FilePath, as_json: bool) -> None:
     kept = kept_reports.read(item)
     if as_json:
         rows = {"reports": kept.reports, "problems": kept.problems}
-        _print_json({"path": str(item), **rows})
+        print_json({"path": str(item), **rows})
     elif kept.reports:
         save_report_text(kept.reports)
     for problem in kept.problems:
@@ -195,14 +191,18 @@ def report_command(path: FilePath, as_json: bool) -> None:
         sys.exit(PROBLEMS)
 
 
+main.add_command(convert)
+main.add_command(diff)
+
+
 @main.group()
 def bench() -> None:
     """Measure on this machine, with your own data."""
 
 
 @bench.command("codec", short_help="Run every codec and installed peer on your arrays.")
-@_path_argument
-@_json_option
+@path_argument
+@json_option
 @click.option(
     "--threads",
     type=click.IntRange(1),
@@ -260,7 +260,7 @@ def bench_codec(
     parts = list(_measured(streams, threads, seconds))
     line_ups = [*parts, sum_up(parts)] if len(parts) > 1 else parts
     if as_json:
-        _print_json({"path": str(path), "threads": threads, "line_ups": line_ups})
+        print_json({"path": str(path), "threads": threads, "line_ups": line_ups})
         return
     for line_up in line_ups:
         line_up_text(line_up)
@@ -277,7 +277,7 @@ def _measured(streams: list[Streams], threads: int, seconds: float) -> Iterator[
     """Measure one dtype after the other, each for its part of the time."""
     n_bytes = sum(one.n_bytes for one in streams)
     for one in streams:
-        with _rounds(shown(f"Coding {one.dtype}, {size_text(one.n_bytes)}")) as progress:
+        with rounds(shown(f"Coding {one.dtype}, {size_text(one.n_bytes)}")) as progress:
             budget_secs = seconds * one.n_bytes / n_bytes
             yield measure_streams(
                 one, n_threads=threads, budget_secs=budget_secs, progress=progress
@@ -294,19 +294,19 @@ def _views(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 @main.command()
-@_json_option
+@json_option
 def spec(as_json: bool) -> None:
     """Print FORMAT.md, the normative description of the format."""
     text = importlib.resources.files("orbax_gds").joinpath("FORMAT.md").read_text("utf-8")
     if as_json:
-        _print_json({"format": FORMAT_VERSION, "text": text})
+        print_json({"format": FORMAT_VERSION, "text": text})
     else:
         click.echo(text, nl=False)
 
 
 @main.command(short_help="Train, be killed while saving, resume, compare.")
 @click.option("--keep", type=click.Path(path_type=FilePath), help="Leave the checkpoints here.")
-@_json_option
+@json_option
 def demo(keep: FilePath | None, as_json: bool) -> NoReturn:
     """Train, be killed while saving, resume, and prove the state bit-identical."""
     try:
@@ -317,46 +317,6 @@ def demo(keep: FilePath | None, as_json: bool) -> NoReturn:
     sys.exit(run(keep=keep, as_json=as_json))
 
 
-@contextmanager
-def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr that only a terminal sees."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def _rounds(label: str) -> Iterator[Callable[[], None]]:
-    """A spinner on stderr that only a terminal sees; it counts what was run."""
-    console = Console(stderr=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}, {task.completed} runs", markup=False),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda: bar.advance(task)
-
-
-def _print_json(value: Any) -> None:
-    try:
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    except UnicodeEncodeError:  # a path that is not UTF-8: the bytes as Python names them, escaped
-        text = json.dumps(msgspec.to_builtins(value), indent=2)
-    click.echo(text)
-
-
 def _item_json(report: ItemReport) -> dict[str, Any]:
     """The report with the ratios, which are properties."""
     rows = msgspec.to_builtins(report)
@@ -365,14 +325,6 @@ def _item_json(report: ItemReport) -> dict[str, Any]:
         for row, one in zip(rows[name], getattr(report, name), strict=True):
             row["ratio"] = one.ratio
     return rows
-
-
-def _print_table(texts: Sequence[tuple[str, ...]]) -> None:
-    rows = [tuple(map(shown, row)) for row in texts]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
 
 
 def _leaf_row(leaf: LeafReport) -> tuple[str, ...]:

@@ -15,10 +15,10 @@ import orbax_gds as ogds
 from orbax_gds import cli
 from orbax_gds.bench.coders import BytesCoder, FrameCoder
 from orbax_gds.bench.contenders import OURS, Contender
-from orbax_gds.bench.files import safetensors_arrays
 from orbax_gds.bench.lineup import LineUp, Result, measure_streams, total
 from orbax_gds.bench.sources import Streams, open_sources, read_streams
 from orbax_gds.errors import Corrupt, NotFound, OgdsError, Unsupported
+from orbax_gds.safetensors_file import safetensors_arrays
 
 RNG = np.random.default_rng(3)
 ARRAYS = {

@@ -10,7 +10,6 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
-from orbax_gds.bench.files import safetensors_arrays
 from orbax_gds.commit import io_context
 from orbax_gds.dtypes import dtype_by_name, dtype_of, words_of
 from orbax_gds.errors import Corrupt, NotFound, Unsupported
@@ -18,6 +17,7 @@ from orbax_gds.item import Item
 from orbax_gds.listing import find_item
 from orbax_gds.options import Options
 from orbax_gds.plan import ShardBox
+from orbax_gds.safetensors_file import safetensors_arrays
 
 __all__ = ["Source", "Streams", "item_sources", "open_sources", "read_streams", "sources_of"]
 

@@ -1,0 +1,1 @@
+"""The subcommands of `orbax-gds` that change, compare and tidy up checkpoints."""
