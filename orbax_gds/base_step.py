@@ -39,6 +39,8 @@ __all__ = ["BaseStep", "find_base"]
 
 logger = logging.getLogger(__name__)
 
+_DIGITS = "0123456789"
+
 
 class _FullStep(Exception):
     """Says why a step is full."""
@@ -141,7 +143,7 @@ def find_base(
             raise _FullStep("codec off stores words as they are")
         found = place_of(directory)
         if found is None:
-            raise _FullStep("no name of its directories has a step number")
+            raise _FullStep("the name of its directory has no step number")
         place, number = found
         item, step = _last_step(place, number, final_path(directory.absolute()), process, known)
         entry = _entry(step, process, n_processes, manifests.crc_text(cut.layout))
@@ -188,13 +190,18 @@ def _last_step(
 
 
 def _earlier(place: Place, number: int, own: FilePath) -> list[FilePath]:
-    """Return the published items of earlier steps, the last first."""
+    """Return the published items of earlier steps of a run, the last first.
+
+    Their names are like that of this step: `step_9` comes before `step_10`, `run_9` does not.
+    """
+    step = own.parent.name if place.item is not None else own.name
     try:
         names = [path.name for path in place.root.iterdir() if TEMPORARY not in path.name]
     except FileNotFoundError:
         return []
-    numbered = [(step_number(name), name) for name in names]
-    earlier = sorted(((n, name) for n, name in numbered if n is not None and n < number))
+    alike = [name for name in names if name.rstrip(_DIGITS) == step.rstrip(_DIGITS)]
+    numbered = [(step_number(name), name) for name in alike]
+    earlier = sorted((n, name) for n, name in numbered if n is not None and n < number)
     items = [place.of_step(name) for _, name in reversed(earlier)]
     return [item for item in items if item != own and (item / manifests.MANIFEST_NAME).is_file()]
 

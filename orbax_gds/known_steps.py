@@ -39,16 +39,16 @@ def _places(path: FilePath) -> tuple[Place, Place]:
 def place_of(directory: FilePath) -> tuple[Place, int] | None:
     """Return where an item is being saved, and the number of its step; None if there is none.
 
-    Below a directory that Orbax will rename it lies in a step. Elsewhere the names say what is a
-    step, first that of the item itself.
+    Below a directory that Orbax will rename it lies in a step, whatever that is called. Elsewhere
+    a directory whose name is a number is a step, and an item that is called like one is one.
     """
     in_a_step, itself = _places(directory)
     final = final_path(directory.absolute())
-    number = None if TEMPORARY in directory.parent.name else step_number(final.name)
-    if number is not None:
-        return itself, number
-    number = step_number(final.parent.name)
-    return None if number is None else (in_a_step, number)
+    number, above = step_number(final.name), step_number(final.parent.name)
+    is_within = final.parent.name.isdecimal() and not final.name.isdecimal()
+    if is_within or TEMPORARY in directory.parent.name:
+        return None if above is None else (in_a_step, above)
+    return None if number is None else (itself, number)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -122,7 +122,9 @@ def test_items_of_one_step_follow_from_their_own(tmp_path):
         job.save(step, name="b_7", seed=1)
     for step in range(3):
         assert_restores(tmp_path / str(step) / "a", step)
+        assert_restores(tmp_path / str(step) / "b_7", step, seed=1)
         assert n_links(tmp_path / str(step) / "a") == step
+        assert n_links(tmp_path / str(step) / "b_7") == step
 
 
 def test_two_runs_do_not_mix(tmp_path):

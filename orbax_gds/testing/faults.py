@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 Action = Literal["error", "short", "kill"]
 
 _WRITES = ("pwrite", "write")
-_SYSTEM_CALLS = (*_WRITES, "open", "preadv", "ftruncate", "fsync", "rename", "replace", "mkdir")
+_SYSTEM_CALLS = (
+    *_WRITES,
+    "open",
+    "preadv",
+    "ftruncate",
+    "fsync",
+    "rename",
+    "replace",
+    "mkdir",
+    "link",
+)
 
 
 class Fault:

@@ -1,0 +1,323 @@
+"""Which step a save is coded against: never one that does not fit, is damaged or was not saved."""
+
+import dataclasses
+import errno
+import logging
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from delta_runs import EVERY, Job, assert_restores, base_of, item_of, n_links, state, stripe
+
+import orbax_gds as ogds
+from orbax_gds import coding_choice, commit, kept_reports, saving, weighing
+from orbax_gds.errors import CommitError, Corrupt, NotFound, OgdsError
+from orbax_gds.known_steps import Place, place_of
+from orbax_gds.testing.faults import Fault, faulty_system
+
+TMP = ".orbax-checkpoint-tmp"
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "item", "number"),
+    [
+        (f"run/12{TMP}/default{TMP}", "run", "default", 12),
+        (f"run/12{TMP}/default", "run", "default", 12),
+        (f"run/step_00000012{TMP}/part_3{TMP}", "run", "part_3", 12),
+        (f"run_5/12{TMP}", "run_5", None, 12),
+        ("run_5/12", "run_5", None, 12),
+        ("run_5/step_12", "run_5", None, 12),
+        ("run/12/default", "run", "default", 12),
+        ("run/12/part_3", "run", "part_3", 12),
+    ],
+)
+def test_a_step_is_known_by_its_name(path, root, item, number):
+    found = place_of(Path("/data") / path)
+    assert found == (Place(root=Path("/data") / root, item=item), number)
+
+
+def test_what_is_no_step_has_no_number():
+    assert place_of(Path("/data/run/weights")) is None
+
+
+def test_a_save_by_itself_follows_from_the_step_beside_it(tmp_path):
+    for step in (3, 9, 10):
+        ogds.save(tmp_path / f"step_{step}", state(step), options=EVERY)
+    assert stripe(tmp_path / "step_10").base == stripe(tmp_path / "step_9").uuid
+    report = ogds.save(tmp_path / "step_8", state(8), options=EVERY)
+    assert report.base == stripe(tmp_path / "step_3").uuid
+    assert_restores(tmp_path / "step_10", 10)
+    report = ogds.save(tmp_path / "best_12", state(12), options=EVERY)
+    assert report.delta_reason == "there is no earlier step"
+    report = ogds.save(tmp_path / "last", state(11), options=EVERY)
+    assert report.delta_reason == "the name of its directory has no step number"
+
+
+def test_a_save_by_itself_is_full_where_it_could_not_hold_what_it_needs(tmp_path, monkeypatch):
+    ogds.save(tmp_path / "1", state(1), options=EVERY)
+    monkeypatch.setattr("os.link", _refused)
+    report = ogds.save(tmp_path / "2", state(2), options=EVERY)
+    assert "cannot be linked" in report.delta_reason
+    assert_restores(tmp_path / "2", 2)
+
+
+def _refused(*args, **kwargs):
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def _with(change) -> dict:
+    return {**state(2), **change}
+
+
+@pytest.mark.parametrize(
+    ("tree", "options", "reason"),
+    [
+        (_with({"more": 1}), {}, "structure"),
+        (_with({"w": state(2)["w"][1:]}), {}, "structure"),
+        (_with({"w": state(2)["w"].view(np.int32)}), {}, "dtype"),
+        (_with({"copy": state(2)["w"].copy()}), {"derive": True}, "structure"),
+        (state(2), {"chunk_bytes": 8192}, "chunk_bytes"),
+        (state(2), {"codec": "off"}, "codec off"),
+        (state(2), {"delta": ogds.EveryN(1)}, "asks for a full step"),
+    ],
+)
+def test_a_step_that_does_not_fit_is_full_by_itself(tmp_path, tree, options, reason):
+    options = dataclasses.replace(EVERY, **options)
+    ogds.save(tmp_path / "1", state(1), options=EVERY)
+    report = ogds.save(tmp_path / "2", tree, options=options)
+    assert reason in report.delta_reason
+    assert (report.base, report.chain_length, report.chunks) == (None, 0, {})
+    assert not (tmp_path / "2" / "base").exists()
+    got = ogds.restore(tmp_path / "2")
+    assert got["w"].tobytes() == tree["w"].tobytes()
+
+
+def test_another_sharding_or_number_of_processes_gives_a_full_step(tmp_path, monkeypatch):
+    words = np.arange(64_000, dtype=np.float32)
+    shardings = [jax.sharding.SingleDeviceSharding(jax.devices()[0])]
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
+    shardings.append(jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
+    for step, sharding in enumerate(shardings):
+        tree = {"w": jax.device_put(words, sharding)}
+        report = ogds.save(tmp_path / str(step), tree, options=EVERY)
+    assert "sharding" in report.delta_reason
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    (tmp_path / "2").mkdir()
+    report = saving.prepare({"w": words}, options=EVERY).write(tmp_path / "2")
+    assert report.delta_reason == "the last step was saved by 1 processes, this by 2"
+
+
+def test_a_policy_is_told_of_the_chain_and_may_fail(tmp_path, caplog):
+    chains = []
+
+    class Told:
+        def is_full(self, chain):
+            chains.append(chain)
+            if len(chains) == 3:
+                raise RuntimeError("no")
+            return False
+
+    job = Job(tmp_path, ogds.Options(delta=Told()))
+    job.save(*range(5))
+    sizes = [stripe(item_of(tmp_path, step)).bytes for step in range(5)]
+    assert chains == [
+        ogds.Chain(n_deltas=n, bytes_full=sizes[0], bytes_deltas=tuple(sizes[1 : n + 1]))
+        for n in range(3)
+    ] + [ogds.Chain(n_deltas=0, bytes_full=sizes[3])]
+    assert [base_of(tmp_path, step) for step in range(5)] == [None, 0, 1, None, 3]
+    assert "raised RuntimeError" in caplog.text
+
+
+def _damage(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def _frame_of_first_chunk(path: Path) -> int:
+    return path.read_bytes().index(b"OGF1")
+
+
+def test_a_base_with_a_damaged_frame_gives_a_full_step(tmp_path, caplog):
+    job = Job(tmp_path)
+    job.save(0)
+    path = item_of(tmp_path, 0) / "p00000.ogds"
+    _damage(path, _frame_of_first_chunk(path) + 60)
+    with caplog.at_level(logging.WARNING, "orbax_gds"):
+        job.save(1)
+    assert "cannot be read" in caplog.text
+    assert base_of(tmp_path, 1) is None
+    assert n_links(item_of(tmp_path, 1)) == 0
+    job.save(2)
+    job.restore(2)
+    assert base_of(tmp_path, 2) == 1
+    assert_restores(item_of(tmp_path, 2), 2)
+
+
+def test_in_windows_a_damaged_base_fails_the_save_and_is_not_taken_again(tmp_path):
+    handler = ogds.GdsCheckpointHandler(ogds.Options(delta=EVERY.delta, staging_bytes=1))
+    words = np.random.default_rng(0).standard_normal((3, 2 << 20)).astype(np.float32)
+
+    def save(step):
+        words[:, step * 1000] += 1  # three windows
+        args = ogds.args.GdsSave(list(words.copy()))
+        handler.save(item_of(tmp_path, step), args)
+
+    save(0)
+    path = item_of(tmp_path, 0) / "p00000.ogds"
+    _damage(path, _frame_of_first_chunk(path) + 60)
+    with pytest.raises(Corrupt, match=r"chunk 0 of the stripe .* cannot be read.*next is full"):
+        save(1)
+    assert n_links(item_of(tmp_path, 1)) == 0
+    save(2)
+    assert base_of(tmp_path, 2) is None
+    assert np.array_equal(ogds.restore(item_of(tmp_path, 2)), words)
+
+
+@pytest.mark.parametrize("at", [0, 70, -40, -10])
+def test_a_base_that_is_no_sound_stripe_gives_a_full_step(tmp_path, at, caplog):
+    job = Job(tmp_path)
+    job.save(0)
+    _damage(item_of(tmp_path, 0) / "p00000.ogds", at)
+    job.save(1)
+    assert base_of(tmp_path, 1) is None
+    assert "is full" in caplog.text
+    assert n_links(item_of(tmp_path, 1)) == 0
+    assert_restores(item_of(tmp_path, 1), 1)
+
+
+def test_a_base_whose_own_base_is_missing_gives_a_full_step(tmp_path):
+    job = Job(tmp_path)
+    job.save(0, 1)
+    shutil.rmtree(item_of(tmp_path, 1) / "base")
+    job.save(2)
+    assert base_of(tmp_path, 2) is None
+    assert_restores(item_of(tmp_path, 2), 2)
+
+
+def _operations(root: Path) -> list[str]:
+    with faulty_system(Fault(None)) as fault:
+        ogds.save(root / "2", state(2), options=EVERY)
+    shutil.rmtree(root / "2")
+    return fault.operations
+
+
+def _assert_harmless(root: Path, at: int) -> None:
+    """Check that a fault at an operation leaves a whole delta or none, and that one can follow."""
+    failed = False
+    with faulty_system(Fault(at, number=errno.EIO)):
+        try:
+            ogds.save(root / "2", state(2), options=EVERY)
+        except (OgdsError, OSError):
+            failed = True
+    if not (root / "2" / "manifest.json").exists():
+        assert failed
+        with pytest.raises(NotFound):
+            ogds.restore(root / "2")
+        ogds.save(root / "2", state(2), options=EVERY)
+    assert_restores(root / "2", 2)
+    shutil.rmtree(root / "2")
+
+
+@pytest.mark.slow
+def test_whatever_fails_a_delta_is_whole_or_not_there_and_harms_no_other_step(tmp_path):
+    ogds.save(tmp_path / "1", state(1), options=EVERY)
+    for at in range(len(_operations(tmp_path))):
+        _assert_harmless(tmp_path, at)
+    assert_restores(tmp_path / "1", 1)
+
+
+def test_whatever_fails_about_a_base_a_delta_is_whole_or_not_there(tmp_path):
+    ogds.save(tmp_path / "1", state(1), options=EVERY)
+    operations = _operations(tmp_path)
+    about = [n for n, what in enumerate(operations) if "base" in what or what.startswith("link")]
+    assert len(about) >= 4
+    for at in about:
+        _assert_harmless(tmp_path, at)
+
+
+def test_links_are_durable_before_the_manifest_has_a_name(tmp_path):
+    for step in (1, 2):
+        with faulty_system(Fault(None)) as fault:
+            ogds.save(tmp_path / str(step), state(step), options=EVERY)
+    done = [operation.replace(str(tmp_path / "2"), "item") for operation in fault.operations]
+    linked = next(n for n, what in enumerate(done) if what.startswith("link "))
+    order = ["fsync item/base", "fsync item", "rename item/manifest.json.tmp"]
+    assert [linked, *map(done.index, order)] == sorted([linked, *map(done.index, order)])
+    assert done.index("fsync item/base") < done.index("fsync item/manifest.json.pending")
+
+
+def test_an_attempt_that_failed_leaves_nothing_in_the_next(tmp_path):
+    ogds.save(tmp_path / "1", state(1), options=EVERY)
+    (tmp_path / "2").mkdir()
+    saving.prepare(state(2), options=EVERY).write(tmp_path / "2")
+    assert n_links(tmp_path / "2") == 1
+    ogds.save(tmp_path / "2", state(2), options=ogds.Options())
+    assert not (tmp_path / "2" / "base").exists()
+    assert_restores(tmp_path / "2", 2)
+
+
+def test_a_stripe_is_not_published_by_what_another_attempt_said(tmp_path):
+    ogds.save(tmp_path / "1", state(1), options=EVERY)
+    (tmp_path / "2").mkdir()
+    saving.prepare(state(2)).write(tmp_path / "2")
+    pending = (tmp_path / "2" / commit.PENDING_NAME).read_bytes()
+    saving.prepare(state(2), options=EVERY).write(tmp_path / "2")
+    (tmp_path / "2" / commit.PENDING_NAME).write_bytes(pending)
+    with pytest.raises(CommitError, match="two saves"):
+        commit.publish(tmp_path / "2")
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_links_that_are_gone_or_changed_are_not_published(tmp_path, missing):
+    ogds.save(tmp_path / "1", state(1), options=EVERY)
+    (tmp_path / "2").mkdir()
+    saving.prepare(state(2), options=EVERY).write(tmp_path / "2")
+    (link,) = (tmp_path / "2" / "base").iterdir()
+    data = link.read_bytes()
+    link.unlink()
+    if not missing:
+        link.write_bytes(data[:-1])
+    with pytest.raises(CommitError, match="gone" if missing else "bytes, not"):
+        commit.publish(tmp_path / "2")
+    assert not (tmp_path / "2" / "manifest.json").exists()
+
+
+def test_a_delta_is_coded_even_where_raw_words_would_be_faster(tmp_path, monkeypatch):
+    monkeypatch.setattr(coding_choice, "memory_file_system", lambda directory: "tmpfs")
+    monkeypatch.setattr(weighing, "WEIGH_ON_MEMORY_ABOVE_BYTES", 1 << 10)
+    weighed = []
+    weigh = weighing.weigh
+    monkeypatch.setattr(weighing, "weigh", lambda *a, **k: weighed.append(1) or weigh(*a, **k))
+    reports = [ogds.save(tmp_path / str(n), state(n), options=EVERY) for n in range(3)]
+    assert len(weighed) == 1
+    assert [one.coding_reason for one in reports[1:]] == ["not weighed: the step is a delta"] * 2
+    assert reports[2].bytes_out < 0.1 * reports[0].bytes_in
+    assert_restores(tmp_path / "2", 2)
+
+
+def test_a_report_says_what_of_a_step_is_new(tmp_path, caplog):
+    ogds.save(tmp_path / "1", state(1), options=EVERY)
+    with caplog.at_level(logging.INFO, "orbax_gds"):
+        report = ogds.save(tmp_path / "2", state(2), options=EVERY)
+    assert report.base == stripe(tmp_path / "1").uuid
+    assert {name: one.n_chunks for name, one in report.chunks.items()} == {
+        "unchanged": 1,
+        "delta": 1,
+        "direct": 1,
+    }
+    assert sum(one.bytes_in for one in report.chunks.values()) == report.bytes_in
+    assert "delta on 1 (chunks: unchanged 1 delta 1 direct 1)" in caplog.text
+    assert {"find base", "read base"} <= report.seconds.keys()
+    (kept,) = kept_reports.read(tmp_path / "2").reports
+    assert (kept.base, kept.chain_length, kept.chunks) == (report.base, 1, report.chunks)
+
+
+def test_no_file_of_a_delta_holds_a_path_of_this_machine(tmp_path):
+    for step in range(2):
+        Job(tmp_path).save(step)
+    for path in item_of(tmp_path, 1).rglob("*"):
+        if path.is_file():
+            assert str(tmp_path).encode() not in path.read_bytes()
