@@ -49,11 +49,10 @@ def headers(draw: st.DrawFn, dtype: Dtype, words: np.ndarray, base: np.ndarray) 
     exponents = has_exponents(dtype) and draw(st.booleans())
     lengths = Delta.fitting(np.resize(words, 32768), np.resize(base, 32768), dtype).lengths
     return Delta(
-        emax=draw(st.integers(0, 255)),
+        shift=draw(st.integers(0, 255 if exponents else 7)),
         widths=(*draw(st.lists(st.sampled_from((1, 2)), max_size=7)), 4),
         symbols=tuple(draw(st.permutations(range(16)))),
         exponents=exponents,
-        floor=draw(st.integers(0, 255)) if exponents else 0,
         low_bytes=draw(st.integers(0, max_low_bytes(dtype))),
         lengths=lengths if draw(st.booleans()) else None,
     )

@@ -29,8 +29,8 @@ from orbax_gds.errors import Corrupt
 
 DELTA = struct.Struct("<HHH8sBB")
 SUB_BLOCK_WORDS = 32768
-UNCHANGED = 14  # the symbol of class 0
-MAX_EMAX = 255
+MAX_SHIFT = 255
+MAX_PLANES = 7
 _EXPONENTS, _LENGTHS, _UNCHANGED = 1, 2, 4  # flags
 
 
@@ -39,20 +39,18 @@ class Delta:
     """Header of the coded words of delta. FORMAT §7.11.
 
     Attributes:
-        emax: The expected class, or with exponents what it adds up to with the base's exponent.
+        shift: How many bits are below a symbol; with exponents, less the base's exponent.
         widths: Width of each level, 1 or 2 and last a 4.
         symbols: The symbol of each rank, a permutation of 0 to 15.
-        exponents: The base's exponents tell what is expected.
-        floor: The least class that is expected, with exponents.
+        exponents: The base's exponents tell how many bits are below.
         low_bytes: Bytes of every difference that are written as they are.
         lengths: Code lengths of the bytes of the first bitmap: int64[256], or None.
     """
 
-    emax: int
+    shift: int
     widths: tuple[int, ...]
     symbols: tuple[int, ...]
     exponents: bool = False
-    floor: int = 0
     low_bytes: int = 0
     lengths: np.ndarray | None = None
 
@@ -60,50 +58,50 @@ class Delta:
         """Return the bytes of the header."""
         flags = _EXPONENTS * self.exponents | _LENGTHS * (self.lengths is not None)
         levels = pack_header(self.widths, self.symbols)
-        header = DELTA.pack(flags, self.emax, *levels, self.floor, self.low_bytes)
+        header = DELTA.pack(flags, self.shift, *levels, self.low_bytes, 0)
         return header + (b"" if self.lengths is None else pack_lengths(self.lengths))
 
     @classmethod
     def parse(cls, payload: Cursor, dtype: Dtype) -> "Delta":
         """Read and check the header."""
         taken = payload.take(DELTA.size, "the delta header")
-        flags, emax, levels, symbols, floor, low_bytes = DELTA.unpack(taken)
+        flags, shift, levels, symbols, low_bytes, zero = DELTA.unpack(taken)
         exponents = bool(flags & _EXPONENTS)
         if (
             flags > (_EXPONENTS | _LENGTHS)
             or low_bytes > max_low_bytes(dtype)
-            or emax > MAX_EMAX
+            or zero
+            or shift > (MAX_SHIFT if exponents else MAX_PLANES)
             or (exponents and not has_exponents(dtype))
-            or (floor and not exponents)
         ):
             raise Corrupt(
-                f"{payload.where}: delta: flags {flags}, emax {emax}, {floor}, {low_bytes}."
+                f"{payload.where}: delta: flags {flags}, shift {shift}, {low_bytes}, {zero}."
             )
         widths, ranked = parse_header(levels, symbols, payload.where)
         lengths = parse_lengths(payload, 8) if flags & _LENGTHS else None
         return cls(
-            emax=emax,
+            shift=shift,
             widths=widths,
             symbols=ranked,
             exponents=exponents,
-            floor=floor,
             low_bytes=low_bytes,
             lengths=lengths,
         )
 
     @classmethod
     def fitting(cls, words: np.ndarray, base: np.ndarray, dtype: Dtype) -> "Delta":
-        """Choose a header for these words: no escapes if that can be, then the fewest bits."""
-        classes = _classes(differences(words, base, dtype))
+        """Choose a header for these words: half of the changed have three bits in their symbols."""
+        sizes = _sizes(differences(words, base, dtype))
         exponents = has_exponents(dtype)
-        sums = classes + (exponents_of(base, dtype) if exponents else 0)
-        emax = min(int(sums[classes > 0].max(initial=0)), MAX_EMAX)
-        blank = cls(emax=emax, widths=(4,), symbols=tuple(range(16)), exponents=exponents)
-        symbols = _symbols(classes, base, dtype, blank)
+        sums = sizes + (exponents_of(base, dtype) if exponents else 0)
+        middle = int(np.median(sums[sizes > 0])) if sizes.any() else 0
+        shift = min(max(middle - 3, 0), MAX_SHIFT if exponents else MAX_PLANES)
+        blank = cls(shift=shift, widths=(4,), symbols=tuple(range(16)), exponents=exponents)
+        symbols = _symbols(words, base, dtype, blank)
         widths, ranked = fit_header(symbols)
-        first = _first_bitmap(symbols, cls(emax=emax, widths=(1, 4), symbols=ranked))
+        first = _first_bitmap(symbols, cls(shift=shift, widths=(1, 4), symbols=ranked))
         return cls(
-            emax=emax,
+            shift=shift,
             widths=widths,
             symbols=ranked,
             exponents=exponents,
@@ -113,7 +111,8 @@ class Delta:
 
 def max_low_bytes(dtype: Dtype) -> int:
     """Return how many low bytes of differences may be written as they are."""
-    return 0 if dtype.bits <= 8 else 1 if dtype.bits <= 16 else 2
+    n_bytes = dtype.word_dtype.itemsize
+    return n_bytes - 1 if n_bytes <= 2 else n_bytes - 2
 
 
 def has_exponents(dtype: Dtype) -> bool:
@@ -155,22 +154,22 @@ def join_differences(z: np.ndarray, base: np.ndarray, dtype: Dtype) -> np.ndarra
     return _ordered(ordered, dtype).astype(dtype.word_dtype)
 
 
-def _classes(z: np.ndarray) -> np.ndarray:
-    classes = np.zeros(z.size, np.int64)
+def _sizes(z: np.ndarray) -> np.ndarray:
+    sizes = np.zeros(z.size, np.int64)
     for bit in range(64):
-        classes[z >> np.uint64(bit) != 0] = bit + 1
-    return classes
+        sizes[z >> np.uint64(bit) != 0] = bit + 1
+    return sizes
 
 
-def _expected(base: np.ndarray, dtype: Dtype, delta: Delta) -> np.ndarray:
-    if not delta.exponents:
-        return np.full(base.size, delta.emax)
-    return np.maximum(delta.emax - exponents_of(base, dtype), delta.floor)
+def _below(base: np.ndarray, dtype: Dtype, delta: Delta) -> np.ndarray:
+    """Return k of every word, uint64."""
+    less = exponents_of(base, dtype) if delta.exponents else np.zeros(base.size, np.int64)
+    return np.clip(delta.shift - less, 0, MAX_PLANES).astype(np.uint64)
 
 
-def _symbols(classes: np.ndarray, base: np.ndarray, dtype: Dtype, delta: Delta) -> np.ndarray:
-    k = _expected(base, dtype, delta) - classes
-    return np.where(classes == 0, UNCHANGED, np.where((k >= 0) & (k < UNCHANGED), k, ESCAPE))
+def _symbols(words: np.ndarray, base: np.ndarray, dtype: Dtype, delta: Delta) -> np.ndarray:
+    y = differences(words, base, dtype) >> np.uint64(8 * delta.low_bytes)
+    return np.minimum(y >> _below(base, dtype, delta), ESCAPE).astype(np.int64)
 
 
 def _first_bitmap(symbols: np.ndarray, delta: Delta) -> np.ndarray:
@@ -199,22 +198,34 @@ def encode_delta(
 
 def _encode_sub_block(words: np.ndarray, base: np.ndarray, dtype: Dtype, delta: Delta) -> bytes:
     z = differences(words, base, dtype)
-    low = [(z >> np.uint64(8 * k)).astype("u1").tobytes() for k in range(delta.low_bytes)]
-    z = z >> np.uint64(8 * delta.low_bytes)
-    classes = _classes(z)
-    symbols = _symbols(classes, base, dtype, delta)
+    low = _as_bytes(z, delta.low_bytes)
+    y = z >> np.uint64(8 * delta.low_bytes)
+    k = _below(base, dtype, delta)
+    symbols = _symbols(words, base, dtype, delta)
     counts, bitmaps = encode_levels(symbols, delta.widths, delta.symbols)
     code_of = {} if delta.lengths is None else {y: c for c, y in codes_of(delta.lengths).items()}
     first = np.frombuffer(bitmaps[0], np.uint8)
     is_coded = set(first.tolist()) <= set(code_of)
     if is_coded:
         bitmaps[0] = encode_sub_block(first, code_of)
-    escapes = classes[symbols == ESCAPE].astype("u1")
-    n_planes = max(int(classes.max()) - 1, 0)
-    planes = [z[classes >= j + 2] >> np.uint64(j) & np.uint64(1) for j in range(n_planes)]
-    head = np.array([*counts, escapes.size], "<u2").tobytes() + bytes([n_planes, is_coded])
+    escaped = y[symbols == ESCAPE]
+    escapes = _as_bytes(escaped, dtype.word_dtype.itemsize - delta.low_bytes)
+    planes = [y[k > plane] >> np.uint64(plane) & np.uint64(1) for plane in range(int(k.max()))]
+    head = np.array([*counts, escaped.size], "<u2").tobytes() + bytes([len(planes), is_coded])
     head += np.array([plane.size for plane in planes], "<u2").tobytes()
-    return b"".join([head, *bitmaps, escapes.tobytes(), *low, *map(pack_bitmap, planes)])
+    return b"".join([head, *bitmaps, escapes, low, *map(pack_bitmap, planes)])
+
+
+def _as_bytes(values: np.ndarray, n_bytes: int) -> bytes:
+    """Return the low bytes of every value, lowest first."""
+    return values.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :n_bytes].tobytes()
+
+
+def _take_bytes(payload: Cursor, n: int, n_bytes: int, what: str) -> np.ndarray:
+    """Undo `_as_bytes`."""
+    octets = np.zeros((n, 8), np.uint8)
+    octets[:, :n_bytes] = payload.array("u1", n * n_bytes, what).reshape(n, n_bytes)
+    return octets.view("<u8").reshape(n).astype(np.uint64)
 
 
 def decode_delta(payload: Cursor, base: np.ndarray, dtype: Dtype) -> np.ndarray:
@@ -236,7 +247,7 @@ def _decode_sub_block(payload: Cursor, base: np.ndarray, dtype: Dtype, delta: De
     counts, n_escapes = take_counts(payload, delta.widths)
     n_planes, is_coded = payload.take(2, "the head of a delta's sub-block")
     n_bits = dtype.bits - 8 * delta.low_bytes
-    if n_planes >= n_bits or is_coded > (delta.lengths is not None):
+    if n_planes > MAX_PLANES or is_coded > (delta.lengths is not None):
         raise Corrupt(f"{where}: delta: {n_planes} planes, coded {is_coded}.")
     sizes = payload.array("<u2", n_planes, "the numbers of bits of planes").tolist()
     first_bits = None
@@ -245,22 +256,23 @@ def _decode_sub_block(payload: Cursor, base: np.ndarray, dtype: Dtype, delta: De
         decode_sub_block(payload, codes_of(np.asarray(delta.lengths)), first)
         first_bits = np.unpackbits(first, count=m, bitorder="little")
     symbols = decode_levels(payload, m, counts, delta.widths, delta.symbols, first_bits)
-    classes = (_expected(base, dtype, delta) - symbols) % 256
-    classes[symbols == UNCHANGED] = 0
     if n_escapes != (symbols == ESCAPE).sum():
         raise Corrupt(f"{where}: delta: {n_escapes} escapes do not fit the symbols.")
-    classes[symbols == ESCAPE] = payload.array("u1", n_escapes, "the escapes")
-    low = [payload.array("u1", m, "low bytes") for _ in range(delta.low_bytes)]
-    if classes.max() > min(n_bits, n_planes + 1):
-        raise Corrupt(f"{where}: delta: class {classes.max()} with {n_planes} planes.")
-    z = np.where(classes > 0, np.uint64(1) << np.maximum(classes - 1, 0).astype(np.uint64), 0)
-    z = z.astype(np.uint64)
+    n_bytes = dtype.word_dtype.itemsize - delta.low_bytes
+    escapes = _take_bytes(payload, n_escapes, n_bytes, "the escapes")
+    low = _take_bytes(payload, m, delta.low_bytes, "low bytes")
+    k = _below(base, dtype, delta)
+    if k.max() > n_planes:
+        raise Corrupt(f"{where}: delta: {k.max()} bits below a symbol with {n_planes} planes.")
+    y = symbols.astype(np.uint64) << k
     for plane, size in enumerate(sizes):
-        has_bit = classes >= plane + 2
+        has_bit = k > plane
         if size != has_bit.sum():
             raise Corrupt(f"{where}: delta: plane {plane} has {size} bits, not {has_bit.sum()}.")
         bits = take_bitmap(payload, size, "a plane of a delta")
-        z[has_bit] |= bits.astype(np.uint64) << np.uint64(plane)
-    for byte in reversed(low):
-        z = z << np.uint64(8) | byte
+        y[has_bit] |= bits.astype(np.uint64) << np.uint64(plane)
+    y[symbols == ESCAPE] = escapes
+    if n_bits < 64 and (y >> np.uint64(n_bits)).any():
+        raise Corrupt(f"{where}: delta: a difference of more than {n_bits} bits.")
+    z = y << np.uint64(8 * delta.low_bytes) | low
     return join_differences(z, base, dtype)

@@ -14,10 +14,15 @@ constexpr uint32_t kFlagExponents = 1;
 constexpr uint32_t kFlagLengths = 2;
 constexpr uint32_t kFlagUnchanged = 4;  // alone
 constexpr size_t kFlagsBytes = 2;
-constexpr size_t kFloorAt = 14;
-constexpr size_t kLowBytesAt = 15;
-// Escapes are classes, read and written as an exponent of 8 bits is.
-constexpr Split kClasses = Split::kE8m0;
+constexpr size_t kLowBytesAt = 14;
+constexpr size_t kZeroAt = 15;
+// The header has a shift where that of a ladder of such exponents has the largest.
+constexpr Split kShifts = Split::kE8m0;
+
+// Bytes of an escape: what a difference has above its low bytes.
+size_t escape_bytes(const Dtype& dtype, const DeltaTables& tables) noexcept {
+    return size_t{dtype.container_bytes} - tables.low_bytes;
+}
 
 uint32_t container_log2(const Dtype& dtype) noexcept {
     return static_cast<uint32_t>(__builtin_ctz(dtype.container_bytes));
@@ -32,8 +37,8 @@ bool write_header(const DeltaPlan& plan, PayloadWriter& out) noexcept {
     store_u16le(header, static_cast<uint16_t>((plan.tables.exponents ? kFlagExponents : 0) |
                                               (plan.tables.has_lengths ? kFlagLengths : 0)));
     write_ladder_header(plan.tables.ladder, header + 2);
-    header[kFloorAt] = plan.tables.floor;
     header[kLowBytesAt] = plan.tables.low_bytes;
+    header[kZeroAt] = 0;
     if (plan.tables.has_lengths) {
         write_lengths(plan.lengths, lengths);
     }
@@ -104,15 +109,13 @@ bool write_delta_levels(uint32_t m, const DeltaTables& tables, uint8_t* counts, 
     return true;
 }
 
-bool write_planes(const LowPlanes& planes, uint32_t low_bytes, uint32_t m,
-                  PayloadWriter& out) noexcept {
-    for (uint32_t k = 0; k < low_bytes; ++k) {
-        if (!append(planes.low[k], m, out)) {
-            return false;
-        }
+bool write_below(const LowBits& below, uint32_t low_bytes, uint32_t m,
+                 PayloadWriter& out) noexcept {
+    if (!append(below.low, size_t{low_bytes} * m, out)) {
+        return false;
     }
-    for (uint32_t plane = 0; plane < planes.n; ++plane) {
-        if (!append(planes.of[plane], level_bytes(1, planes.n_bits[plane]), out)) {
+    for (uint32_t plane = 0; plane < below.n; ++plane) {
+        if (!append(below.of[plane], level_bytes(1, below.n_bits[plane]), out)) {
             return false;
         }
     }
@@ -122,25 +125,26 @@ bool write_planes(const LowPlanes& planes, uint32_t low_bytes, uint32_t m,
 Status encode_sub_block(const uint8_t* words, const uint8_t* base, uint32_t m, const Dtype& dtype,
                         const DeltaTables& tables, PayloadWriter& out,
                         Workspace& workspace) noexcept {
-    LowPlanes& planes = workspace.delta.planes;
+    LowBits& below = workspace.delta.below;
     const SplitDeltaFn split = kernels().delta->split[container_log2(dtype)];
     const uint32_t n_escapes = split(words, base, m, delta_format(dtype), tables,
-                                     workspace.planes[0], workspace.escapes, planes);
+                                     workspace.planes[0], workspace.delta.escapes, below);
     const size_t counts_bytes = 2 * size_t{tables.ladder.n_levels};
-    uint8_t* counts = out.reserve(counts_bytes + kDeltaHeadBytes + 2 * size_t{planes.n});
+    uint8_t* counts = out.reserve(counts_bytes + kDeltaHeadBytes + 2 * size_t{below.n});
     if (counts == nullptr) {
         return Status::kNoSpace;
     }
     store_u16le(counts + counts_bytes - 2, static_cast<uint16_t>(n_escapes));
     uint8_t* head = counts + counts_bytes;
-    head[0] = static_cast<uint8_t>(planes.n);
-    for (uint32_t plane = 0; plane < planes.n; ++plane) {
+    head[0] = static_cast<uint8_t>(below.n);
+    for (uint32_t plane = 0; plane < below.n; ++plane) {
         store_u16le(head + kDeltaHeadBytes + 2 * plane,
-                    static_cast<uint16_t>(planes.n_bits[plane]));
+                    static_cast<uint16_t>(below.n_bits[plane]));
     }
     bool is_coded = false;
     if (!write_delta_levels(m, tables, counts, is_coded, out, workspace) ||
-        !append(workspace.escapes, n_escapes, out) || !write_planes(planes, tables.low_bytes, m, out)) {
+        !append(workspace.delta.escapes, n_escapes * escape_bytes(dtype, tables), out) ||
+        !write_below(below, tables.low_bytes, m, out)) {
         return Status::kNoSpace;
     }
     head[1] = is_coded ? 1 : 0;
@@ -156,25 +160,22 @@ Status read_coded_bitmap(const uint8_t* streams, const DeltaHead& head, uint32_t
     return ended ? Status::kOk : Status::kHuffmanStream;
 }
 
-// Where the planes lie: in the payload, or in the workspace if a reader might go past its end.
-LowPlanesView view_planes(const uint8_t* planes, const DeltaHead& head, uint32_t low_bytes,
-                          uint32_t m, size_t left, Workspace& workspace) noexcept {
-    LowPlanesView view;
-    if (left < LowPlanesView::kBeyond) {
-        std::memcpy(workspace.sub_block, planes, head.planes_bytes);
-        planes = workspace.sub_block;
+// Where low bytes and planes lie: in the payload, or in the workspace if a reader might go past its
+// end.
+LowBitsView view_below(const uint8_t* bytes, const DeltaHead& head, uint32_t low_bytes, uint32_t m,
+                       size_t left, Workspace& workspace) noexcept {
+    LowBitsView view;
+    if (left < LowBitsView::kBeyond) {
+        std::memcpy(workspace.sub_block, bytes, head.planes_bytes);
+        bytes = workspace.sub_block;
     }
-    for (const uint8_t*& low : view.low) {
-        low = planes;  // with fewer low bytes it is not read
-    }
-    for (uint32_t k = 0; k < low_bytes; ++k, planes += m) {
-        view.low[k] = planes;
-    }
+    view.low = bytes;
+    bytes += size_t{low_bytes} * m;
     view.n = head.n_planes;
     for (uint32_t plane = 0; plane < view.n; ++plane) {
-        view.of[plane] = planes;
+        view.of[plane] = bytes;
         view.n_bits[plane] = head.plane_bits[plane];
-        planes += level_bytes(1, head.plane_bits[plane]);
+        bytes += level_bytes(1, head.plane_bits[plane]);
     }
     return view;
 }
@@ -209,11 +210,12 @@ Status decode_sub_block(PayloadReader& in, const uint8_t* base, uint32_t m, cons
         status != Status::kOk) {
         return status;
     }
-    const LowPlanesView view = view_planes(planes, head, plan.tables.low_bytes, m, in.left(), workspace);
+    const LowBitsView view =
+        view_below(planes, head, plan.tables.low_bytes, m, in.left(), workspace);
     const MergeDeltaFn merge = kernels().delta->merge[container_log2(dtype)];
     const bool merged = merge(workspace.planes[0], base, m, delta_format(dtype), plan.tables,
                               escapes, head.ladder.n_escapes, view, words);
-    return merged ? Status::kOk : Status::kDeltaClasses;
+    return merged ? Status::kOk : Status::kDeltaSymbols;
 }
 
 // Where the next m normal words may be decoded at once, or nullptr.
@@ -307,14 +309,16 @@ Status read_delta_header(PayloadReader& in, const Dtype& dtype, DeltaPlan& plan)
     plan.tables.has_lengths = (flags & kFlagLengths) != 0;
     plan.tables.low_bytes = header[kLowBytesAt];
     if (flags > (kFlagExponents | kFlagLengths) ||
-        header[kLowBytesAt] > max_low_bytes(dtype) ||
-        (plan.tables.exponents ? !has_delta_exponents(dtype.split) : header[kFloorAt] != 0)) {
+        header[kLowBytesAt] > max_low_bytes(dtype) || header[kZeroAt] != 0 ||
+        (plan.tables.exponents && !has_delta_exponents(dtype.split))) {
         return Status::kDeltaHeader;
     }
-    plan.tables.floor = header[kFloorAt];
-    if (const Status status = read_ladder_header(header + 2, kClasses, plan.tables.ladder);
+    if (const Status status = read_ladder_header(header + 2, kShifts, plan.tables.ladder);
         status != Status::kOk) {
         return status;
+    }
+    if (!plan.tables.exponents && plan.tables.ladder.emax > kMaxLowPlanes) {
+        return Status::kDeltaHeader;
     }
     if (!plan.tables.has_lengths) {
         return Status::kOk;
@@ -335,15 +339,17 @@ Status read_delta_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
     bytes += 2 * size_t{tables.ladder.n_levels};
     head.n_planes = bytes[0];
     head.is_coded = bytes[1] == 1;
-    if (head.n_planes >= dtype.bits - 8u * tables.low_bytes || bytes[1] > 1 || (head.is_coded && !tables.has_lengths)) {
+    if (head.n_planes > kMaxLowPlanes || bytes[1] > 1 ||
+        (head.is_coded && !tables.has_lengths)) {
         return Status::kDeltaSubBlock;
     }
     LadderTables ladder = tables.ladder;
     ladder.sign_slot = head.is_coded;
-    if (const Status status = read_level_counts(counts, m, kClasses, 0, ladder, head.ladder);
+    if (const Status status = read_level_counts(counts, m, kShifts, 0, ladder, head.ladder);
         status != Status::kOk) {
         return status;
     }
+    head.ladder.escapes_bytes = head.ladder.n_escapes * escape_bytes(dtype, tables);
     const uint8_t* n_bits = in.take(2 * size_t{head.n_planes});
     if (n_bits == nullptr) {
         return Status::kPayloadShort;

@@ -19,9 +19,9 @@ constexpr bool has_delta_exponents(Split split) noexcept {
     return split != Split::kNone && split_bits(split).exponent <= 8;
 }
 
-// Low bytes of differences that may be written as they are; there is always more of a word.
+// Low bytes of differences that may be written as they are: 2 are left above them.
 constexpr uint32_t max_low_bytes(const Dtype& dtype) noexcept {
-    return dtype.bits <= 8 ? 0 : dtype.bits <= 16 ? 1 : kMaxLowBytes;
+    return dtype.container_bytes <= 2 ? dtype.container_bytes - 1u : dtype.container_bytes - 2u;
 }
 
 DeltaFormat delta_format(const Dtype& dtype) noexcept;
@@ -39,8 +39,8 @@ Status encode_delta(const ChunkWords& chunk, const uint8_t* base, const Dtype& d
 // The coded words of a chunk whose words are all the base's.
 Status encode_unchanged(PayloadWriter& out) noexcept;
 
-// Inverse of both; `words` may be `base`. With words == nullptr everything is decoded and checked, and
-// nothing kept.
+// Inverse of both; `words` may be `base`. With words == nullptr everything is decoded and checked,
+// and nothing kept.
 Status decode_delta(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words,
                     const uint8_t* base, const Dtype& dtype, uint8_t* words,
                     Workspace& workspace) noexcept;

@@ -5,6 +5,7 @@
 
 namespace ogds {
 
-constinit const DeltaKernels kDeltaAvx2 = delta_kernels<Avx2, BitsBmi2>(split_delta_long, merge_delta_long);
+constinit const DeltaKernels kDeltaAvx2 =
+    delta_kernels<Avx2, BitsBmi2>(split_delta_long, merge_delta_long);
 
 }  // namespace ogds

@@ -1,5 +1,5 @@
 // The inner loops of codec 6 (FORMAT 7.11), one set per instruction set: words less those of a base
-// as classes, which become ranks of the ladder's levels, and planes of the bits below them.
+// as symbols, which become ranks of the ladder's levels, and planes of the bits below them.
 //
 // No standard header with inline functions: this file is compiled for several instruction sets.
 #pragma once
@@ -8,8 +8,8 @@
 
 namespace ogds {
 
-inline constexpr uint32_t kMaxLowPlanes = 63;
-inline constexpr uint32_t kMaxLowBytes = 2;
+inline constexpr uint32_t kMaxLowPlanes = 7;  // the most bits below a symbol
+inline constexpr uint32_t kMaxLowBytes = 6;
 
 // What differences need to know of a dtype. Words are shifted to the top of their container.
 struct DeltaFormat {
@@ -20,47 +20,47 @@ struct DeltaFormat {
     uint8_t exponent_mask;
 };
 
-// What the header says, beside levels and symbols.
+// What the header says, beside levels and symbols; ladder.emax is its shift.
 struct DeltaTables {
     LadderTables ladder;
-    bool exponents = false;  // the base's exponents tell what is expected
-    uint8_t floor = 0;
-    uint8_t low_bytes = 0;  // of every difference, that are written as they are
+    bool exponents = false;  // less the base's
+    uint8_t low_bytes = 0;   // of every difference, that are written as they are
     bool has_lengths = false;
 };
 
-// The bits of differences below their classes, a bitmap each.
-struct LowPlanes {
+// What differences have below their symbols.
+struct LowBits {
     // More than the words need: writers store 8 bytes at any position.
     static constexpr size_t kBytes = kSubBlockWords / 8 + 64;
-    uint8_t low[kMaxLowBytes][kSubBlockWords];  // the low bytes of all words, lowest first
-    uint8_t of[kMaxLowPlanes][kBytes];
+    uint8_t low[kSubBlockWords * kMaxLowBytes + 64];  // the low bytes of all words
+    uint8_t of[kMaxLowPlanes][kBytes];                // the planes
     uint32_t n_bits[kMaxLowPlanes];
     uint32_t n;  // planes up to the last that has a bit
 };
 
 // The same in a payload. Readers load up to kBeyond bytes behind the end of any plane.
-struct LowPlanesView {
+struct LowBitsView {
     static constexpr size_t kBeyond = 320;
-    const uint8_t* low[kMaxLowBytes];
+    const uint8_t* low;
     const uint8_t* of[kMaxLowPlanes];
     uint32_t n_bits[kMaxLowPlanes];
     uint32_t n;
 };
 
-// Splits m words, given those of the base, into ranks and planes; returns the number of escapes,
-// whose classes go to `escapes` (room for m). The words may change meanwhile: what comes of it is
-// what some words would give.
+// Splits m words, given those of the base, into ranks and bits below; returns the number of
+// escapes, whose y go to `escapes` (room for m of a container's bytes). The words may change
+// meanwhile: what comes of it is what some words would give.
 using SplitDeltaFn = uint32_t (*)(const uint8_t* words, const uint8_t* base, uint32_t m,
                                   const DeltaFormat& format, const DeltaTables& tables,
-                                  RankPlanes& ranks, uint8_t* escapes, LowPlanes& planes) noexcept;
+                                  RankPlanes& ranks, uint8_t* escapes, LowBits& below) noexcept;
 
-// Inverse; `words` may be `base`. False if the ranks do not hold exactly n_escapes escapes, a class
-// is above the bits that are left or planes.n + 1, or the words do not take exactly the bits of every plane.
+// Inverse; `words` may be `base`. False if the ranks do not hold exactly n_escapes escapes, a word
+// has more bits below its symbol than there are planes, the words do not take exactly the bits of
+// every plane, or a difference is too large.
 using MergeDeltaFn = bool (*)(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                               const DeltaFormat& format, const DeltaTables& tables,
                               const uint8_t* escapes, uint32_t n_escapes,
-                              const LowPlanesView& planes, uint8_t* words) noexcept;
+                              const LowBitsView& below, uint8_t* words) noexcept;
 
 // Indexed by the logarithm of a container's bytes.
 struct DeltaKernels {
@@ -71,10 +71,10 @@ struct DeltaKernels {
 // Of words of 8 bytes, on every machine.
 uint32_t split_delta_long(const uint8_t* words, const uint8_t* base, uint32_t m,
                           const DeltaFormat& format, const DeltaTables& tables, RankPlanes& ranks,
-                          uint8_t* escapes, LowPlanes& planes) noexcept;
+                          uint8_t* escapes, LowBits& below) noexcept;
 bool merge_delta_long(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                       const DeltaFormat& format, const DeltaTables& tables,
-                      const uint8_t* escapes, uint32_t n_escapes, const LowPlanesView& planes,
+                      const uint8_t* escapes, uint32_t n_escapes, const LowBitsView& below,
                       uint8_t* words) noexcept;
 
 extern const DeltaKernels kDeltaScalar;

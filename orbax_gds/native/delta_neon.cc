@@ -5,6 +5,7 @@
 
 namespace ogds {
 
-constinit const DeltaKernels kDeltaNeon = delta_kernels<Neon, BitsPortable>(split_delta_long, merge_delta_long);
+constinit const DeltaKernels kDeltaNeon =
+    delta_kernels<Neon, BitsPortable>(split_delta_long, merge_delta_long);
 
 }  // namespace ogds

@@ -10,17 +10,14 @@ namespace ogds {
 namespace {
 
 constexpr uint32_t kMostSampled = 2 * kMaxGroups * kGroupWords;
-constexpr uint32_t kClasses = 65;
-constexpr uint32_t kFloors = 14;     // larger ones expect nothing
-constexpr uint32_t kFloorSteps = 3;  // that are tried, and those beside the best
+constexpr uint32_t kSizes = 65;
 
-// Words of the sample in their order: class, and exponent of the base.
+// Words of the sample in their order: bits of z, its upper four from the first that is set on, and
+// exponent of the base.
 struct Sample {
     uint32_t n = 0;
-    uint64_t low_bits = 0;  // below their classes, and low bytes
-    uint32_t largest = 0;
-    uint32_t n_short[kMaxLowBytes + 1] = {};  // words that have nothing above so many bytes
-    uint8_t classes[kMostSampled];
+    uint8_t sizes[kMostSampled];
+    uint8_t tops[kMostSampled];
     uint8_t exponents[kMostSampled];
 };
 
@@ -32,16 +29,10 @@ void add_words(const uint8_t* words, const uint8_t* base, uint32_t n, const Delt
         const Word b = D::load(base, i);
         const uint64_t z =
             D::difference(D::load(words, i), b, format.shift, static_cast<Word>(format.flip));
-        const uint32_t c = z == 0 ? 0 : 64 - static_cast<uint32_t>(__builtin_clzll(z));
-        sample.classes[sample.n] = static_cast<uint8_t>(c);
-        sample.exponents[sample.n++] =
-            static_cast<uint8_t>(static_cast<uint8_t>(b >> format.exponent_shift) &
-                                 format.exponent_mask);
-        sample.low_bits += c > 1 ? c - 1 : 0;
-        sample.largest = std::max(sample.largest, c);
-        for (uint32_t k = 1; k <= kMaxLowBytes; ++k) {
-            sample.n_short[k] += c <= 8 * k ? 1 : 0;
-        }
+        const auto zeros = static_cast<uint32_t>(__builtin_clzll(z | 1));
+        sample.sizes[sample.n] = static_cast<uint8_t>(z == 0 ? 0 : 64 - zeros);
+        sample.tops[sample.n] = static_cast<uint8_t>(z << zeros >> 60);
+        sample.exponents[sample.n++] = exponent_of(b, format);
     }
 }
 
@@ -67,86 +58,145 @@ void take_sample(const ChunkWords& chunk, const Dtype& dtype, Sample& sample) no
     each_sampled_group(chunk.map, chunk.n_words, add, ahead);
 }
 
-// Planes of which nearly every word has a bit take more time than bytes, and as many bits: as low
-// bytes are left out as long as few words have nothing above them. The classes are then those of
-// what is above.
-uint8_t leave_out_low_bytes(const Dtype& dtype, Sample& sample) noexcept {
-    constexpr uint32_t kFew = 7;  // one word in so many: measured on fp32 weights, 0.4 % longer
-    uint32_t low_bytes = 0;
-    while (low_bytes < max_low_bytes(dtype) &&
-           sample.n_short[low_bytes + 1] <= sample.n / kFew) {
-        ++low_bytes;
+// The symbol of a word given its size and upper bits, by how many bits of it are above those below.
+class SymbolOf {
+public:
+    constexpr SymbolOf() noexcept : of_{} {
+        for (uint32_t above = 0; above <= kMost; ++above) {
+            for (uint32_t top = 0; top < 16; ++top) {
+                of_[above][top] = static_cast<uint8_t>(
+                    above == kMost ? kEscapeSymbol : above == 0 ? 0 : top >> (4 - above));
+            }
+        }
     }
-    if (low_bytes == 0) {
-        return 0;
-    }
-    sample.low_bits = uint64_t{8} * low_bytes * sample.n;
-    sample.largest = sample.largest > 8 * low_bytes ? sample.largest - 8 * low_bytes : 0;
-    for (uint32_t i = 0; i < sample.n; ++i) {
-        uint8_t& c = sample.classes[i];
-        c = c > 8 * low_bytes ? static_cast<uint8_t>(c - 8 * low_bytes) : uint8_t{0};
-        sample.low_bits += c > 1 ? c - 1u : 0u;
-    }
-    return static_cast<uint8_t>(low_bytes);
-}
 
-// How often exponent and class occur together, without the unchanged words.
-struct Cell {
-    uint8_t exponent;
-    uint8_t c;
-    uint32_t n;
+    uint32_t operator()(uint32_t size, uint32_t below, uint32_t top) const noexcept {
+        const uint32_t above = size > below ? size - below : 0;
+        return of_[above < kMost ? above : kMost][top];
+    }
+
+private:
+    static constexpr uint32_t kMost = 5;  // of 16 and more
+    uint8_t of_[kMost + 1][16];
 };
 
-struct Cells {
-    Cell of[kMostSampled];
+constexpr SymbolOf kSymbolOf;
+
+// What a choice of the header costs.
+struct Counted {
+    uint32_t symbols[16] = {};
     uint32_t n = 0;
-    uint32_t n_unchanged = 0;
+    uint64_t low_bits = 0;  // below the symbols
+};
 
-    explicit Cells(const Sample& sample) noexcept {
-        uint16_t joint[256][kClasses] = {};
-        for (uint32_t i = 0; i < sample.n; ++i) {
-            ++joint[sample.exponents[i]][sample.classes[i]];
+// Counts one of so many groups of the sample.
+Counted count_symbols(const Sample& sample, const DeltaTables& tables, uint32_t one_in) noexcept {
+    uint8_t below_of[256];
+    for (uint32_t e = 0; e < 256; ++e) {
+        below_of[e] = static_cast<uint8_t>(bits_below(e, tables) + 8u * tables.low_bytes);
+    }
+    uint32_t symbols[4][16] = {};  // so that no count waits for the one before it
+    Counted counted;
+    for (uint32_t first = 0; first < sample.n; first += one_in * kGroupWords) {
+        const uint32_t end = std::min(sample.n, first + kGroupWords);
+        for (uint32_t i = first; i < end; ++i) {
+            const uint32_t below = below_of[sample.exponents[i]];
+            ++symbols[i % 4][kSymbolOf(sample.sizes[i], below, sample.tops[i])];
+            counted.low_bits += below;
         }
-        for (uint32_t e = 0; e < 256; ++e) {
-            n_unchanged += joint[e][0];
-            for (uint32_t c = 1; c <= sample.largest; ++c) {
-                if (joint[e][c] != 0) {
-                    of[n++] = {static_cast<uint8_t>(e), static_cast<uint8_t>(c), joint[e][c]};
-                }
+        counted.n += end - first;
+    }
+    for (uint32_t k = 0; k < 16; ++k) {
+        counted.symbols[k] = symbols[0][k] + symbols[1][k] + symbols[2][k] + symbols[3][k];
+    }
+    return counted;
+}
+
+// The value that half of the changed words of the sample are below.
+uint32_t middle_of(const Sample& sample, bool exponents) noexcept {
+    uint32_t counts[256 + kSizes] = {};
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < sample.n; ++i) {
+        if (sample.sizes[i] != 0) {
+            ++counts[sample.sizes[i] + (exponents ? sample.exponents[i] : 0u)];
+            ++n;
+        }
+    }
+    uint32_t value = 0;
+    for (uint32_t below = 0; below + counts[value] < (n + 1) / 2; ++value) {
+        below += counts[value];
+    }
+    return value;
+}
+
+// Looks for the header that takes the fewest bits by what a part of the sample takes.
+class Search {
+public:
+    Search(const Sample& sample, const Dtype& dtype) noexcept
+        : sample_(sample), dtype_(dtype) {}
+
+    void run() noexcept {
+        consider(false, 0, 0);  // few words have changed, by much
+        from_middle(false);
+        if (has_delta_exponents(dtype_.split)) {
+            from_middle(true);
+        }
+    }
+
+    const DeltaTables& best() const noexcept { return best_; }
+
+private:
+    static constexpr uint32_t kOneGroupIn = 4;
+    static constexpr uint32_t kAbove = 3;  // bits of most words that are in the symbols
+
+    // The bits it takes; `shift` is that of z.
+    uint64_t consider(bool exponents, uint32_t low_bytes, int32_t shift) noexcept {
+        const int32_t most = exponents ? 255 : static_cast<int32_t>(kMaxLowPlanes);
+        const int32_t of_y = shift - 8 * static_cast<int32_t>(low_bytes);
+        DeltaTables tables;
+        tables.exponents = exponents;
+        tables.low_bytes = static_cast<uint8_t>(low_bytes);
+        tables.ladder.emax = static_cast<uint16_t>(std::clamp(of_y, 0, most));
+        const Counted counted = count_symbols(sample_, tables, kOneGroupIn);
+        const uint64_t bits =
+            counted.low_bits + choose_symbol_levels(counted.symbols,
+                                                    dtype_.container_bytes - low_bytes,
+                                                    tables.ladder);
+        if (bits < bits_) {
+            bits_ = bits;
+            best_ = tables;
+        }
+        return bits;
+    }
+
+    void from_middle(bool exponents) noexcept {
+        const auto start =
+            static_cast<int32_t>(middle_of(sample_, exponents)) - static_cast<int32_t>(kAbove);
+        uint32_t low_bytes = 0;
+        uint64_t least = ~uint64_t{0};
+        for (uint32_t f = 0; f <= max_low_bytes(dtype_); ++f) {
+            if (const uint64_t bits = consider(exponents, f, start); bits < least) {
+                least = bits;
+                low_bytes = f;
+            }
+        }
+        for (const int32_t step : {1, -1}) {
+            int32_t shift = start;
+            for (uint64_t bits = consider(exponents, low_bytes, shift + step); bits < least;) {
+                least = bits;
+                shift += step;
+                bits = consider(exponents, low_bytes, shift + step);
+            }
+            if (shift != start) {
+                return;  // it was the right way
             }
         }
     }
 
-    // The largest of the 14 neighbouring values, `of_cell` of each, that most words have.
-    template <class Of>
-    uint32_t choose_emax(Of of_cell) const noexcept {
-        uint32_t counts[256 + kClasses] = {};
-        for (uint32_t i = 0; i < n; ++i) {
-            counts[of_cell(of[i])] += of[i].n;
-        }
-        uint32_t inside = 0;
-        uint32_t best = 0;
-        uint32_t emax = kZeroSymbol - 1;
-        for (uint32_t value = 0; value < 256; ++value) {
-            inside += counts[value] - (value >= kZeroSymbol ? counts[value - kZeroSymbol] : 0);
-            if (inside > best) {
-                best = inside;
-                emax = value;
-            }
-        }
-        return emax;
-    }
-
-    void count_symbols(const DeltaTables& tables, uint32_t (&symbols)[16]) const noexcept {
-        std::fill_n(symbols, 16, 0u);
-        symbols[kZeroSymbol] = n_unchanged;
-        for (uint32_t i = 0; i < n; ++i) {
-            const auto distance =
-                static_cast<uint8_t>(expected_class(of[i].exponent, tables) - of[i].c);
-            symbols[std::min<uint32_t>(distance, kZeroSymbol) +
-                    (distance < kZeroSymbol ? 0u : 1u)] += of[i].n;
-        }
-    }
+    const Sample& sample_;
+    const Dtype& dtype_;
+    DeltaTables best_;
+    uint64_t bits_ = ~uint64_t{0};
 };
 
 // Bytes of eight words each, a bit set where the symbol is not the most frequent one: as they occur
@@ -159,11 +209,8 @@ void count_bytes(const Sample& sample, const DeltaTables& tables,
     uint32_t n_set = 0;
     uint32_t seen[kHuffmanBytes] = {};
     for (uint32_t i = 0; i < sample.n; ++i) {
-        const uint8_t c = sample.classes[i];
-        const auto distance =
-            static_cast<uint8_t>(expected_class(sample.exponents[i], tables) - c);
-        const uint32_t near = distance < kZeroSymbol ? distance : kEscapeSymbol;
-        const uint32_t symbol = c == 0 ? kZeroSymbol : near;
+        const uint32_t below = bits_below(sample.exponents[i], tables) + 8u * tables.low_bytes;
+        const uint32_t symbol = kSymbolOf(sample.sizes[i], below, sample.tops[i]);
         const bool is_set = symbol != tables.ladder.symbol_of_rank[0];
         n_set += is_set ? 1 : 0;
         occurrences[0] = i % 8 == 0 ? 0 : occurrences[0] >> 1;
@@ -185,7 +232,7 @@ void count_bytes(const Sample& sample, const DeltaTables& tables,
 // Codes the first bitmap if that saves more than the lengths take. `symbols` are those that the
 // plan's tables count; returns the bits of levels.
 uint64_t choose_coding(const Sample& sample, const uint32_t (&symbols)[16], uint64_t plain_bits,
-                       uint32_t n_words, DeltaPlan& plan) noexcept {
+                       uint32_t n_words, uint32_t escape_bytes, DeltaPlan& plan) noexcept {
     // Below, the entropy of the bitmap is nearly its length.
     constexpr uint32_t kLeastShare = 5;  // eighths
     const uint32_t first = symbols[plan.tables.ladder.symbol_of_rank[0]];
@@ -206,7 +253,7 @@ uint64_t choose_coding(const Sample& sample, const uint32_t (&symbols)[16], uint
     const uint64_t side_bits = 8 * uint64_t{kHuffmanHeaderBytes} * sample.n / n_words;
     LadderTables other = plan.tables.ladder;
     const uint64_t bits =
-        choose_levels_after(symbols, other) + bitmap_bits + side_bits;
+        choose_levels_after(symbols, escape_bytes, other) + bitmap_bits + side_bits;
     if (bits >= plain_bits) {
         return plain_bits;
     }
@@ -227,42 +274,16 @@ DeltaEstimate plan_delta(const ChunkWords& chunk, const Dtype& dtype, DeltaPlan&
         choose_symbol_levels(symbols, 1, plan.tables.ladder);
         return {};
     }
-    const uint8_t low_bytes = leave_out_low_bytes(dtype, sample);
-    const Cells cells(sample);
-    uint64_t best = ~uint64_t{0};
-    uint32_t best_symbols[16] = {};
-    const auto consider = [&](bool exponents, uint32_t emax, uint32_t floor) {
-        DeltaTables tables;
-        tables.exponents = exponents;
-        tables.low_bytes = low_bytes;
-        tables.floor = static_cast<uint8_t>(floor);
-        tables.ladder.emax = static_cast<uint16_t>(emax);
-        uint32_t symbols[16];
-        cells.count_symbols(tables, symbols);
-        const uint64_t bits = choose_symbol_levels(symbols, 1, tables.ladder);
-        if (bits < best) {
-            best = bits;
-            plan.tables = tables;
-            std::copy_n(symbols, 16, best_symbols);
-        }
-    };
-    consider(false, cells.choose_emax([](const Cell& cell) { return uint32_t{cell.c}; }), 0);
-    if (has_delta_exponents(dtype.split)) {
-        const uint32_t emax =
-            cells.choose_emax([](const Cell& cell) { return uint32_t{cell.c} + cell.exponent; });
-        for (uint32_t floor = 0; floor < kFloors; floor += kFloorSteps) {
-            consider(true, emax, floor);
-        }
-        const uint32_t near = plan.tables.floor;
-        if (plan.tables.exponents && near > 0) {
-            consider(true, emax, near - 1);
-            consider(true, emax, near + 1);
-        }
-    }
-    best = choose_coding(sample, best_symbols, best, chunk.n_normal_words, plan);
-    const uint64_t head_bits = 8 * (3 * uint64_t{sample.largest} + 24);
+    Search search(sample, dtype);
+    search.run();
+    plan.tables = search.best();
+    const Counted counted = count_symbols(sample, plan.tables, 1);
+    const uint32_t escape_bytes = dtype.container_bytes - uint32_t{plan.tables.low_bytes};
+    uint64_t bits = choose_symbol_levels(counted.symbols, escape_bytes, plan.tables.ladder);
+    bits = choose_coding(sample, counted.symbols, bits, chunk.n_normal_words, escape_bytes, plan);
+    const uint64_t head_bits = 8 * (2 * uint64_t{kMaxLowPlanes} + 24);
     const uint64_t heads = head_bits * sample.n / std::min(chunk.n_normal_words, kSubBlockWords);
-    return {best + sample.low_bits + heads, sample.n};
+    return {bits + counted.low_bits + heads, sample.n};
 }
 
 }  // namespace ogds

@@ -23,13 +23,9 @@ uint32_t rank_at(const RankPlanes& planes, uint32_t i) noexcept {
     return rank;
 }
 
-uint32_t class_of(uint64_t z) noexcept {
-    return z == 0 ? 0 : 64 - static_cast<uint32_t>(__builtin_clzll(z));
-}
-
-void put_bit(LowPlanes& planes, uint32_t plane, uint64_t bit) noexcept {
-    const uint32_t i = planes.n_bits[plane]++;
-    uint8_t& byte = planes.of[plane][i / 8];
+void put_bit(LowBits& below, uint32_t plane, uint64_t bit) noexcept {
+    const uint32_t i = below.n_bits[plane]++;
+    uint8_t& byte = below.of[plane][i / 8];
     const uint32_t earlier = i % 8 == 0 ? 0u : byte;
     byte = static_cast<uint8_t>(earlier | (bit & 1) << (i % 8));
 }
@@ -37,77 +33,75 @@ void put_bit(LowPlanes& planes, uint32_t plane, uint64_t bit) noexcept {
 template <class Word>
 uint32_t split(const uint8_t* words, const uint8_t* base, uint32_t m, const DeltaFormat& format,
                const DeltaTables& tables, RankPlanes& ranks, uint8_t* escapes,
-               LowPlanes& planes) noexcept {
+               LowBits& below) noexcept {
     using D = DeltaOf<Word>;
-    std::memset(planes.n_bits, 0, sizeof planes.n_bits);
+    const uint32_t low_bytes = tables.low_bytes;
+    const size_t escape_bytes = sizeof(Word) - low_bytes;
+    std::memset(below.n_bits, 0, sizeof below.n_bits);
     uint32_t n_escapes = 0;
     uint32_t largest = 0;
     for (uint32_t i = 0; i < m; ++i) {
         const Word b = D::load(base, i);
-        uint64_t z =
+        const Word z =
             D::difference(D::load(words, i), b, format.shift, static_cast<Word>(format.flip));
-        for (uint32_t k = 0; k < tables.low_bytes; ++k, z >>= 8) {
-            planes.low[k][i] = static_cast<uint8_t>(z);
-        }
-        const uint32_t c = class_of(z);
-        const auto exponent =
-            static_cast<uint32_t>(b >> format.exponent_shift) & format.exponent_mask;
-        const auto distance = static_cast<uint8_t>(expected_class(exponent, tables) - c);
-        const uint32_t near = distance < kZeroSymbol ? distance : kEscapeSymbol;
-        const uint32_t symbol = c == 0 ? kZeroSymbol : near;
+        std::memcpy(below.low + size_t{i} * low_bytes, &z, low_bytes);
+        const uint64_t y = D::above(z, low_bytes);
+        const uint32_t k = bits_below(exponent_of(b, format), tables);
+        const uint64_t q = y >> k;
+        const auto symbol = static_cast<uint32_t>(q < kEscapeSymbol ? q : kEscapeSymbol);
         put_rank(ranks, i, tables.ladder.rank_of_symbol[symbol]);
         if (symbol == kEscapeSymbol) {
-            escapes[n_escapes++] = static_cast<uint8_t>(c);
+            std::memcpy(escapes + escape_bytes * n_escapes++, &y, escape_bytes);
         }
-        for (uint32_t plane = 0; plane + 2 <= c; ++plane) {
-            put_bit(planes, plane, z >> plane);
+        for (uint32_t plane = 0; plane < k; ++plane) {
+            put_bit(below, plane, y >> plane);
         }
-        largest = c > largest ? c : largest;
+        largest = k > largest ? k : largest;
     }
-    planes.n = largest < 2 ? 0 : largest - 1;
+    below.n = largest;
     return n_escapes;
 }
 
 template <class Word>
 bool merge(const RankPlanes& ranks, const uint8_t* base, uint32_t m, const DeltaFormat& format,
            const DeltaTables& tables, const uint8_t* escapes, uint32_t n_escapes,
-           const LowPlanesView& planes, uint8_t* words) noexcept {
+           const LowBitsView& below, uint8_t* words) noexcept {
     using D = DeltaOf<Word>;
+    const uint32_t low_bytes = tables.low_bytes;
+    const size_t escape_bytes = sizeof(Word) - low_bytes;
     uint32_t taken[kMaxLowPlanes] = {};
     uint32_t n_taken = 0;
     for (uint32_t i = 0; i < m; ++i) {
         const Word b = D::load(base, i);
+        const uint32_t k = bits_below(exponent_of(b, format), tables);
+        if (k > below.n) {
+            return false;
+        }
         const uint32_t symbol = tables.ladder.symbol_of_rank[rank_at(ranks, i)];
-        const auto exponent =
-            static_cast<uint32_t>(b >> format.exponent_shift) & format.exponent_mask;
-        uint32_t c = static_cast<uint8_t>(expected_class(exponent, tables) - symbol);
+        uint64_t y = uint64_t{symbol} << k;
+        for (uint32_t plane = 0; plane < k; ++plane) {
+            const uint32_t at = taken[plane]++;
+            if (at >= below.n_bits[plane]) {
+                return false;
+            }
+            y |= static_cast<uint64_t>((below.of[plane][at / 8] >> (at % 8)) & 1) << plane;
+        }
         if (symbol == kEscapeSymbol) {
             if (n_taken == n_escapes) {
                 return false;
             }
-            c = escapes[n_taken++];
-        } else if (symbol == kZeroSymbol) {
-            c = 0;
+            y = 0;
+            std::memcpy(&y, escapes + escape_bytes * n_taken++, escape_bytes);
         }
-        if (c > format.bits - 8u * tables.low_bytes || c > planes.n + 1) {
+        if (y > D::largest(format.bits, low_bytes)) {
             return false;
         }
-        uint64_t z = c == 0 ? 0 : uint64_t{1} << (c - 1);
-        for (uint32_t plane = 0; plane + 2 <= c; ++plane) {
-            const uint32_t at = taken[plane]++;
-            if (at >= planes.n_bits[plane]) {
-                return false;
-            }
-            z |= static_cast<uint64_t>((planes.of[plane][at / 8] >> (at % 8)) & 1) << plane;
-        }
-        for (uint32_t k = tables.low_bytes; k-- > 0;) {
-            z = z << 8 | planes.low[k][i];
-        }
-        D::store(words, i, D::word(static_cast<Word>(z), b, format.shift,
-                                   static_cast<Word>(format.flip)));
+        Word z = D::with_low(static_cast<Word>(y), low_bytes);
+        std::memcpy(&z, below.low + size_t{i} * low_bytes, low_bytes);
+        D::store(words, i, D::word(z, b, format.shift, static_cast<Word>(format.flip)));
     }
-    for (uint32_t plane = 0; plane < planes.n; ++plane) {
-        if (taken[plane] != planes.n_bits[plane]) {
+    for (uint32_t plane = 0; plane < below.n; ++plane) {
+        if (taken[plane] != below.n_bits[plane]) {
             return false;
         }
     }
@@ -118,15 +112,15 @@ bool merge(const RankPlanes& ranks, const uint8_t* base, uint32_t m, const Delta
 
 uint32_t split_delta_long(const uint8_t* words, const uint8_t* base, uint32_t m,
                           const DeltaFormat& format, const DeltaTables& tables, RankPlanes& ranks,
-                          uint8_t* escapes, LowPlanes& planes) noexcept {
-    return split<uint64_t>(words, base, m, format, tables, ranks, escapes, planes);
+                          uint8_t* escapes, LowBits& below) noexcept {
+    return split<uint64_t>(words, base, m, format, tables, ranks, escapes, below);
 }
 
 bool merge_delta_long(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                       const DeltaFormat& format, const DeltaTables& tables,
-                      const uint8_t* escapes, uint32_t n_escapes, const LowPlanesView& planes,
+                      const uint8_t* escapes, uint32_t n_escapes, const LowBitsView& below,
                       uint8_t* words) noexcept {
-    return merge<uint64_t>(ranks, base, m, format, tables, escapes, n_escapes, planes, words);
+    return merge<uint64_t>(ranks, base, m, format, tables, escapes, n_escapes, below, words);
 }
 
 constinit const DeltaKernels kDeltaScalar = {

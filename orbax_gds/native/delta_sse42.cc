@@ -5,6 +5,7 @@
 
 namespace ogds {
 
-constinit const DeltaKernels kDeltaSse42 = delta_kernels<Sse42, BitsPortable>(split_delta_long, merge_delta_long);
+constinit const DeltaKernels kDeltaSse42 =
+    delta_kernels<Sse42, BitsPortable>(split_delta_long, merge_delta_long);
 
 }  // namespace ogds

@@ -43,7 +43,20 @@ struct DeltaOf {
         return static_cast<Word>((twice >> shift) | (sign(d) & 1));
     }
 
-    // Inverse.
+    // y of z, and z of y with low bytes of 0.
+    static Word above(Word z, uint32_t low_bytes) noexcept {
+        return static_cast<Word>(z >> 8 * low_bytes);
+    }
+    static Word with_low(Word y, uint32_t low_bytes) noexcept {
+        return static_cast<Word>(y << 8 * low_bytes);
+    }
+
+    // The largest y of words of so many bits.
+    static Word largest(uint32_t bits, uint32_t low_bytes) noexcept {
+        return static_cast<Word>(~uint64_t{0} >> (64 - bits + 8 * low_bytes));
+    }
+
+    // Inverse of difference.
     static Word word(Word z, Word base, uint32_t shift, Word flip) noexcept {
         const auto d = static_cast<Word>((z >> 1) ^ (0 - (z & 1)));
         const auto top = static_cast<Word>(ordered(at_top(base, shift), flip) + at_top(d, shift));
@@ -51,14 +64,19 @@ struct DeltaOf {
     }
 };
 
-// What is expected of a class: symbols are distances from it.
-inline uint8_t expected_class(uint32_t exponent, const DeltaTables& tables) noexcept {
-    const uint32_t emax = tables.ladder.emax;
-    if (!tables.exponents) {
-        return static_cast<uint8_t>(emax);
-    }
-    const uint32_t expected = emax > exponent ? emax - exponent : 0;
-    return static_cast<uint8_t>(expected > tables.floor ? expected : tables.floor);
+// How many bits of y are below the symbol, given the base's exponent.
+inline uint32_t bits_below(uint32_t exponent, const DeltaTables& tables) noexcept {
+    const uint32_t shift = tables.ladder.emax;
+    const uint32_t less = tables.exponents ? exponent : 0;
+    const uint32_t k = shift > less ? shift - less : 0;
+    return k < kMaxLowPlanes ? k : kMaxLowPlanes;
+}
+
+// The exponent of a word as it is.
+template <class Word>
+inline uint8_t exponent_of(Word word, const DeltaFormat& format) noexcept {
+    return static_cast<uint8_t>(static_cast<uint8_t>(word >> format.exponent_shift) &
+                                format.exponent_mask);
 }
 
 }  // namespace

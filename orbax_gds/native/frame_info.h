@@ -30,7 +30,7 @@ struct FrameInfo {
     size_t ans_bytes;  // its streams
     size_t huffman_bytes;  // its streams
     size_t escape_bytes;
-    size_t plane_bytes;  // of delta: bits below the classes
+    size_t plane_bytes;  // of delta: bits below the symbols
 };
 
 // Walks the streams of a frame whose header was read. Does not check CRCs or values.

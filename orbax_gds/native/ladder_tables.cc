@@ -229,14 +229,15 @@ uint64_t choose_symbol_levels(const uint32_t (&symbols)[16], uint32_t bytes_of_e
            uint64_t{8} * bytes_of_escape * symbols[kEscapeSymbol];
 }
 
-uint64_t choose_levels_after(const uint32_t (&symbols)[16], LadderTables& tables) noexcept {
+uint64_t choose_levels_after(const uint32_t (&symbols)[16], uint32_t bytes_of_escape,
+                             LadderTables& tables) noexcept {
     uint32_t count_of_rank[16] = {};
     SymbolCounts counts;
     std::copy_n(symbols, 16, counts.of);
     rank_symbols(counts, tables, count_of_rank);
     derive(tables);
     return choose_widths(count_of_rank, kMaxLevels, tables, true) +
-           uint64_t{8} * symbols[kEscapeSymbol];
+           uint64_t{8} * bytes_of_escape * symbols[kEscapeSymbol];
 }
 
 void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept {

@@ -39,9 +39,9 @@ uint64_t choose_modelled_tables(const ExponentCounts& counts, uint32_t n_zeros,
 uint64_t choose_symbol_levels(const uint32_t (&symbols)[16], uint32_t bytes_of_escape,
                               LadderTables& tables) noexcept;
 
-// The same with a first level of width 1, whose bits are not counted, nor are those of escapes
-// that take more than a byte.
-uint64_t choose_levels_after(const uint32_t (&symbols)[16], LadderTables& tables) noexcept;
+// The same with a first level of width 1, whose bits are not counted.
+uint64_t choose_levels_after(const uint32_t (&symbols)[16], uint32_t bytes_of_escape,
+                             LadderTables& tables) noexcept;
 
 void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept;
 

@@ -54,7 +54,7 @@ enum class Status : int {
     kDeltaBaseUnused,
     kDeltaHeader,
     kDeltaSubBlock,
-    kDeltaClasses,
+    kDeltaSymbols,
     kBaseUnread,
     kStopped,
     kWordsChanged,
@@ -115,7 +115,7 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kDeltaBaseUnused: return "delta: the frame takes no base";
         case Status::kDeltaHeader: return "delta: header is not possible";
         case Status::kDeltaSubBlock: return "delta: sub-block is not possible";
-        case Status::kDeltaClasses: return "delta: classes do not fit escapes and planes";
+        case Status::kDeltaSymbols: return "delta: symbols do not fit escapes and planes";
         case Status::kBaseUnread: return "the system refused to read the frame";
         case Status::kStopped: return "stopped";
         case Status::kWordsChanged: return "words changed while they were coded";

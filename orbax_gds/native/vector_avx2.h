@@ -94,6 +94,37 @@ struct Avx2 {
             _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88));
     }
 
+    // Of units of 16 bits.
+    static T add16(T a, T b) noexcept { return _mm256_add_epi16(a, b); }
+    static T sub16(T a, T b) noexcept { return _mm256_sub_epi16(a, b); }
+    // 0xFFFF where the highest bit is set, else 0.
+    static T negative16(T v) noexcept { return _mm256_srai_epi16(v, 15); }
+    // Twice v, or 0xFFFF if that is more.
+    static T twice16(T v) noexcept { return _mm256_adds_epu16(v, v); }
+    // The upper half of the product.
+    static T upper16(T a, T b) noexcept { return _mm256_mulhi_epu16(a, b); }
+    // The units below 0x8000 of a and then b as bytes; 255 if they are more.
+    static T narrow16(T a, T b) noexcept { return _mm256_packus_epi16(a, b); }
+    // a b + c of the lower or upper halves of bytes, b below 128, in 16 bits.
+    static T product_low8(T a, T b, T c) noexcept {
+        return _mm256_maddubs_epi16(zip_low8(a, c), zip_low8(b, splat(1)));
+    }
+    static T product_high8(T a, T b, T c) noexcept {
+        return _mm256_maddubs_epi16(zip_high8(a, c), zip_high8(b, splat(1)));
+    }
+
+    // Of units of 32 bits.
+    static T add32(T a, T b) noexcept { return _mm256_add_epi32(a, b); }
+    static T sub32(T a, T b) noexcept { return _mm256_sub_epi32(a, b); }
+    static T negative32(T v) noexcept { return _mm256_srai_epi32(v, 31); }
+    template <int kBits>
+    static T right32(T v) noexcept { return _mm256_srli_epi32(v, kBits); }
+    // The units of a and then b as 16 bits; 0xFFFF if they are more.
+    static T narrow32(T a, T b) noexcept {
+        const T most = _mm256_set1_epi32(0xFFFF);
+        return _mm256_packus_epi32(_mm256_min_epu32(a, most), _mm256_min_epu32(b, most));
+    }
+
     // The lower or upper halves of a and b, unit by unit in turn.
     static T zip_low8(T a, T b) noexcept { return _mm256_unpacklo_epi8(a, b); }
     static T zip_high8(T a, T b) noexcept { return _mm256_unpackhi_epi8(a, b); }

@@ -74,6 +74,59 @@ struct Neon {
         return vreinterpretq_u8_u32(vuzp1q_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b)));
     }
 
+    static T add16(T a, T b) noexcept {
+        return vreinterpretq_u8_u16(vaddq_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)));
+    }
+    static T sub16(T a, T b) noexcept {
+        return vreinterpretq_u8_u16(vsubq_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)));
+    }
+    static T negative16(T v) noexcept {
+        return vreinterpretq_u8_u16(vcltzq_s16(vreinterpretq_s16_u8(v)));
+    }
+    static T twice16(T v) noexcept {
+        const uint16x8_t u = vreinterpretq_u16_u8(v);
+        return vreinterpretq_u8_u16(vqaddq_u16(u, u));
+    }
+    static T upper16(T a, T b) noexcept {
+        const uint16x8_t u = vreinterpretq_u16_u8(a);
+        const uint16x8_t v = vreinterpretq_u16_u8(b);
+        return vreinterpretq_u8_u16(
+            vuzp2q_u16(vreinterpretq_u16_u32(vmull_u16(vget_low_u16(u), vget_low_u16(v))),
+                       vreinterpretq_u16_u32(vmull_high_u16(u, v))));
+    }
+    static T narrow16(T a, T b) noexcept {
+        return vqmovn_high_u16(vqmovn_u16(vreinterpretq_u16_u8(a)), vreinterpretq_u16_u8(b));
+    }
+    static T product_low8(T a, T b, T c) noexcept {
+        return vreinterpretq_u8_u16(
+            vaddw_u8(vmull_u8(vget_low_u8(a), vget_low_u8(b)), vget_low_u8(c)));
+    }
+    static T product_high8(T a, T b, T c) noexcept {
+        return vreinterpretq_u8_u16(vaddw_high_u8(vmull_high_u8(a, b), c));
+    }
+
+    static T add32(T a, T b) noexcept {
+        return vreinterpretq_u8_u32(vaddq_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b)));
+    }
+    static T sub32(T a, T b) noexcept {
+        return vreinterpretq_u8_u32(vsubq_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b)));
+    }
+    static T negative32(T v) noexcept {
+        return vreinterpretq_u8_u32(vcltzq_s32(vreinterpretq_s32_u8(v)));
+    }
+    template <int kBits>
+    static T right32(T v) noexcept {
+        if constexpr (kBits == 0) {
+            return v;
+        } else {
+            return vreinterpretq_u8_u32(vshrq_n_u32(vreinterpretq_u32_u8(v), kBits));
+        }
+    }
+    static T narrow32(T a, T b) noexcept {
+        return vreinterpretq_u8_u16(
+            vqmovn_high_u32(vqmovn_u32(vreinterpretq_u32_u8(a)), vreinterpretq_u32_u8(b)));
+    }
+
     static T zip_low8(T a, T b) noexcept { return vzip1q_u8(a, b); }
     static T zip_high8(T a, T b) noexcept { return vzip2q_u8(a, b); }
     static T zip_low16(T a, T b) noexcept {

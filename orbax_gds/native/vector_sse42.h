@@ -71,6 +71,29 @@ struct Sse42 {
         return _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), 0x88));
     }
 
+    static T add16(T a, T b) noexcept { return _mm_add_epi16(a, b); }
+    static T sub16(T a, T b) noexcept { return _mm_sub_epi16(a, b); }
+    static T negative16(T v) noexcept { return _mm_srai_epi16(v, 15); }
+    static T twice16(T v) noexcept { return _mm_adds_epu16(v, v); }
+    static T upper16(T a, T b) noexcept { return _mm_mulhi_epu16(a, b); }
+    static T narrow16(T a, T b) noexcept { return _mm_packus_epi16(a, b); }
+    static T product_low8(T a, T b, T c) noexcept {
+        return _mm_maddubs_epi16(zip_low8(a, c), zip_low8(b, splat(1)));
+    }
+    static T product_high8(T a, T b, T c) noexcept {
+        return _mm_maddubs_epi16(zip_high8(a, c), zip_high8(b, splat(1)));
+    }
+
+    static T add32(T a, T b) noexcept { return _mm_add_epi32(a, b); }
+    static T sub32(T a, T b) noexcept { return _mm_sub_epi32(a, b); }
+    static T negative32(T v) noexcept { return _mm_srai_epi32(v, 31); }
+    template <int kBits>
+    static T right32(T v) noexcept { return _mm_srli_epi32(v, kBits); }
+    static T narrow32(T a, T b) noexcept {
+        const T most = _mm_set1_epi32(0xFFFF);
+        return _mm_packus_epi32(_mm_min_epu32(a, most), _mm_min_epu32(b, most));
+    }
+
     static T zip_low8(T a, T b) noexcept { return _mm_unpacklo_epi8(a, b); }
     static T zip_high8(T a, T b) noexcept { return _mm_unpackhi_epi8(a, b); }
     static T zip_low16(T a, T b) noexcept { return _mm_unpacklo_epi16(a, b); }

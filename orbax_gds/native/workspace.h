@@ -29,8 +29,9 @@ struct HuffmanWorkspace {
 
 // Of a sub-block of codec 6.
 struct DeltaWorkspace {
-    LowPlanes planes;
+    LowBits below;
     alignas(64) uint8_t base[kSubBlockWords * 8];
+    alignas(64) uint8_t escapes[kSubBlockWords * 8];
 };
 
 struct Workspace {

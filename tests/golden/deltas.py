@@ -75,14 +75,15 @@ def header_deltas() -> Iterator[DeltaFrame]:
     # lengths are fitted to many words only
     fitting = Delta.fitting(np.resize(words, 32768), np.resize(base.words, 32768), BF16)
     for name, delta in {
-        "no exponents": replace(fitting, exponents=False, emax=1),
-        "floor": replace(fitting, floor=9),
+        "no exponents": replace(fitting, exponents=False, shift=1),
+        "no bits below": replace(fitting, shift=0),
+        "all bits below": replace(fitting, shift=255),
         "low byte": replace(fitting, low_bytes=1),
         "lengths": fitting,
         "no lengths": replace(fitting, lengths=None),
         "one level": replace(fitting, widths=(4,), symbols=tuple(range(16)), lengths=None),
         "wide first level": replace(fitting, widths=(2, 4)),
-        "many escapes": replace(fitting, exponents=False, emax=255),
+        "many escapes": replace(fitting, shift=0, low_bytes=0, lengths=None),
     }.items():
         frame = reference.encode_frame(words, BF16, codec="delta", delta=delta, base=base)
         yield f"bfloat16 {name}", frame, words, base

@@ -90,9 +90,9 @@ uint32_t split_ans_and_change(const uint8_t* words, uint32_t m, const uint8_t* p
 
 uint32_t split_delta_and_change(const uint8_t* words, const uint8_t* base, uint32_t m,
                                 const DeltaFormat& format, const DeltaTables& tables,
-                                RankPlanes& ranks, uint8_t* escapes, LowPlanes& planes) noexcept {
+                                RankPlanes& ranks, uint8_t* escapes, LowBits& below) noexcept {
     const uint32_t result = undisturbed->delta->split[container_in_use](
-        words, base, m, format, tables, ranks, escapes, planes);
+        words, base, m, format, tables, ranks, escapes, below);
     changing->change();
     return result;
 }

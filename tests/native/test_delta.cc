@@ -79,16 +79,17 @@ void malformed_frames_are_refused() {
     is_refused(frame, header, 8, Status::kDeltaHeader);
     is_refused(frame, header, 5, Status::kDeltaHeader);       // unchanged, and more
     is_refused(frame, header + 1, 1, Status::kDeltaHeader);
-    is_refused(frame, header + 3, 1, Status::kLadderHeader);  // emax
-    is_refused(frame, header + 15, 2, Status::kDeltaHeader);  // low bytes of 16 bits
-    is_refused(frame, header + 6, 0x11, Status::kLadderSymbols);
+    is_refused(frame, header + 3, 1, Status::kLadderHeader);  // shift
+    is_refused(frame, header + 14, 2, Status::kDeltaHeader);  // low bytes of 16 bits
+    is_refused(frame, header + 15, 1, Status::kDeltaHeader);
+    is_refused(frame, header + 6, 0x01, Status::kLadderSymbols);
     is_refused(frame, 6, 2, Status::kUnknownCodec);           // no delta after all
     is_refused_as(Codec::kDelta, 16, Status::kUnknownCodec);
     // Of a dtype without exponents.
     const Bytes bytes = encode(make_changed(2, n_words, 40), 2, kForced);
     is_refused(bytes, header, 1, Status::kDeltaHeader);
+    is_refused(bytes, header + 2, 8, Status::kDeltaHeader);   // shift without exponents
     is_refused(bytes, header + 14, 1, Status::kDeltaHeader);
-    is_refused(bytes, header + 15, 1, Status::kDeltaHeader);
 }
 
 void another_base_is_refused() {
