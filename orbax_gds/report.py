@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from orbax_gds.chains import is_delta, links_of
 from orbax_gds.item import Item
 from orbax_gds.manifest import LeafSpec, Path, ShardingSpec, path_text
 from orbax_gds.options import Options
@@ -14,6 +15,7 @@ from orbax_gds.sampling import PLANES, SampledFrames, sample_frames
 from orbax_gds.shares import CodecShare, Derivation, Shares
 
 __all__ = [
+    "BaseReport",
     "CodecShare",
     "Derivation",
     "DtypeReport",
@@ -34,7 +36,7 @@ class PlaneBits:
 
     Attributes:
         n_words: the words measured.
-        sign, exponent, mantissa, low, whole, side: bits a word; they sum up to `total`.
+        sign, exponent, mantissa, low, whole, change, side: bits a word; they sum up to `total`.
     """
 
     n_words: int
@@ -43,6 +45,7 @@ class PlaneBits:
     mantissa: float
     low: float
     whole: float
+    change: float
     side: float
 
     @property
@@ -118,13 +121,41 @@ class DtypeReport(_Measured):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StripeReport:
-    """One stripe."""
+    """One stripe.
+
+    Attributes:
+        file, uuid, n_bytes: as the manifest has them.
+        n_chunks, n_shards: what it holds.
+        base: uuid of the stripe of an earlier step that it follows from; None of a full one.
+        chain_length: number of stripes of earlier steps that it needs.
+        n_deltas: chunks that follow from its base.
+    """
 
     file: str
     uuid: str
     n_bytes: int
     n_chunks: int
     n_shards: int
+    base: str | None
+    chain_length: int
+    n_deltas: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaseReport:
+    """What an item needs of earlier steps.
+
+    Attributes:
+        chain_length: number of earlier steps, of the stripe that needs most.
+        n_bytes: bytes of their stripes, which other items may share.
+        needed_bytes: bytes of frames in them that a restore of the whole item reads.
+        linked: whether they lie in the item.
+    """
+
+    chain_length: int
+    n_bytes: int
+    needed_bytes: int
+    linked: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,7 +177,8 @@ class ItemReport:
         format: version of the format.
         writer: name and version of what wrote it.
         raw_bytes: bytes of all words in memory.
-        stored_bytes: bytes of all stripes.
+        stored_bytes: bytes of its own stripes.
+        base: what it needs of earlier steps; None of a full item.
         leaves, stripes: in the order of the manifest.
         dtypes: one entry for each dtype, by name.
         codecs: one entry for each codec in use; derived words are in none.
@@ -160,6 +192,7 @@ class ItemReport:
     writer: str
     raw_bytes: int
     stored_bytes: int
+    base: BaseReport | None
     leaves: tuple[LeafReport, ...]
     stripes: tuple[StripeReport, ...]
     dtypes: tuple[DtypeReport, ...]
@@ -170,7 +203,7 @@ class ItemReport:
 
     @property
     def ratio(self) -> float:
-        """Bytes in memory by bytes on disk; 1.0 for an item without stripes."""
+        """Bytes in memory by bytes of its own on disk; 1.0 for an item without stripes."""
         return self.raw_bytes / self.stored_bytes if self.stored_bytes else 1.0
 
 
@@ -221,6 +254,7 @@ def inspect(
             writer=manifest.writer,
             raw_bytes=sum(leaf.raw_bytes for leaf in leaves),
             stored_bytes=sum(spec.bytes for spec in manifest.stripes),
+            base=_base(item),
             leaves=leaves,
             stripes=tuple(
                 StripeReport(
@@ -229,6 +263,9 @@ def inspect(
                     n_bytes=spec.bytes,
                     n_chunks=len(stripe.records),
                     n_shards=len(stripe.shards) + len(stripe.derived),
+                    base=spec.base,
+                    chain_length=len(stripe.chain),
+                    n_deltas=int(is_delta(stripe.records).sum()),
                 )
                 for spec, stripe in zip(manifest.stripes, item.stripes, strict=True)
             ),
@@ -241,6 +278,23 @@ def inspect(
             options=manifest.options,
             custom_metadata=manifest.custom_metadata,
         )
+
+
+def _base(item: Item) -> BaseReport | None:
+    base = item.manifest.base
+    if base is None:
+        return None
+    needed = 0
+    for stripe in item.stripes:
+        chunks = np.arange(len(stripe.records))
+        for rows in links_of(stripe.records, stripe.chain, chunks):
+            needed += int(rows["frame_bytes"].sum(dtype=np.int64))
+    return BaseReport(
+        chain_length=max(len(stripe.chain) for stripe in item.stripes),
+        n_bytes=sum(spec.bytes for spec in base.stripes),
+        needed_bytes=needed,
+        linked=base.linked,
+    )
 
 
 def _leaf(

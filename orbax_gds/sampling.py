@@ -11,31 +11,35 @@ from typing import Any
 import numpy as np
 
 from orbax_gds import _native
-from orbax_gds import stripe as stripes
+from orbax_gds.chains import links_of
 from orbax_gds.chunk_reader import Stripe
 from orbax_gds.dtypes import SPLITS, Dtype, dtype_by_id
 from orbax_gds.errors import Corrupt
+from orbax_gds.frame_check import FRAME_HEADER_BYTES
 from orbax_gds.item import Item
+from orbax_gds.loaded_frames import at_fault, buffer_bytes, decode, load
+from orbax_gds.read_ranges import links_met
 from orbax_gds.staging import aligned_empty
-from orbax_gds.stripe_check import FRAME_HEADER_BYTES
 
 __all__ = ["PLANES", "Pieces", "SampledFrames", "pieces_of", "plane_bits", "sample_frames"]
 
-PLANES = ("sign", "exponent", "mantissa", "low", "whole", "side")
+PLANES = ("sign", "exponent", "mantissa", "low", "whole", "change", "side")
 """Where the bits of a frame go. `mantissa` is what the first field of the rest (FORMAT §7.2) holds
 of it, `low` the other fields; `whole` are words that are not split: raw, zstd and huffman.
 Where ans codes exponents together with four bits of the mantissa, four bits a word are
 `mantissa` and what it takes beyond is `exponent`.
+`change` is what the words of a delta differ by from those of its base.
 `side` is what describes them: headers, counts, tables, block maps, constants and zeros at the end.
 """
 
-_SIGN, _EXPONENT, _MANTISSA, _LOW, _WHOLE, _SIDE = range(len(PLANES))
+_SIGN, _EXPONENT, _MANTISSA, _LOW, _WHOLE, _CHANGE, _SIDE = range(len(PLANES))
 _BLOCK_WORDS = 256  # required: FORMAT §7.1
-_MODELLED, _ANS = 2, 3  # required: FORMAT §7
+_MODELLED, _ANS, _DELTA = 2, 3, 6  # required: FORMAT §7
 _SIGN_SLOT = 2  # required: FORMAT §7.6, a bitmap of level 0 stands where the signs would
 _NO_SIGNS = 2  # required: FORMAT §7.7
 _JOINED_BITS = 4  # required: FORMAT §7.7, of the mantissa, coded with the exponent
 _STREAM_PLANES = {
+    "base": _SIDE,
     "block_map": _SIDE,
     "constants": _SIDE,
     "heads": _SIDE,
@@ -47,6 +51,7 @@ _STREAM_PLANES = {
     "huffman": _WHOLE,
     "escapes": _EXPONENT,
 }
+_BEFORE_CODED = ("base", "block_map", "constants")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,7 +117,9 @@ def plane_bits(info: Mapping[str, Any], frame: np.ndarray) -> np.ndarray:
     bits = np.zeros(len(PLANES))
     streams: dict[str, int] = info["stream_bytes"]
     for name, n_bytes in streams.items():
-        if name == "fields":
+        if info["codec"] == _DELTA and _STREAM_PLANES.get(name) != _SIDE:
+            bits[_CHANGE] += 8 * n_bytes
+        elif name == "fields":
             bits += _rest_bits(8 * n_bytes, info, frame)
         elif name.startswith("level "):
             bits[_EXPONENT] += 8 * n_bytes
@@ -126,7 +133,8 @@ def plane_bits(info: Mapping[str, Any], frame: np.ndarray) -> np.ndarray:
 
 def _coded_words(info: Mapping[str, Any]) -> int:
     """Words of the normal blocks, about: all blocks of the map are whole ones but the last."""
-    n_apart = _BLOCK_WORDS * (info["n_zero_blocks"] + info["n_constant_blocks"])
+    apart = ("n_zero_blocks", "n_constant_blocks", "n_same_blocks")
+    n_apart = _BLOCK_WORDS * sum(info[name] for name in apart)
     return max(0, info["n_words"] - n_apart)
 
 
@@ -143,7 +151,7 @@ def _rest_bits(n_bits: int, info: Mapping[str, Any], frame: np.ndarray) -> np.nd
     split = SPLITS[dtype_by_id(info["dtype"]).split or ""]
     streams = info["stream_bytes"]
     n_words = _coded_words(info)
-    at = FRAME_HEADER_BYTES + streams.get("block_map", 0) + streams.get("constants", 0)
+    at = FRAME_HEADER_BYTES + sum(streams.get(name, 0) for name in _BEFORE_CODED)
     flags, top, n_signs, rest = int(frame[at]), _SIGN, split.sign_bits, split.rest_bits
     if info["codec"] == _MODELLED and flags & _SIGN_SLOT:
         top = _EXPONENT
@@ -219,20 +227,9 @@ class _Sums:
 
     def add(self, stripe: Stripe, chunk: int, pieces: Pieces, own: np.ndarray) -> None:
         """Read one frame and add it to the sums of the leaves whose pieces are `own`."""
-        frame = _read_frame(stripe, chunk)
         dtype = dtype_by_id(int(stripe.table.dtypes[chunk]))
-        words = np.empty(int(stripe.table.n_words[chunk]), dtype.word_dtype)
-        try:
-            info = _native.frame_info(frame)
-            status = _native.decode_frame(frame, words)
-            problem = _native.STATUS[status] if status else None
-        except ValueError as err:
-            info, problem = {}, str(err)
-        if problem is not None:
-            raise Corrupt(
-                f"{stripe.path}: chunk {chunk} at byte {int(stripe.records['offset'][chunk])}: "
-                f"{problem}. `orbax-gds verify` lists all that is wrong."
-            )
+        frame, words = _read_chunk(stripe, chunk, dtype)
+        info = _native.frame_info(frame)
         self.n_frames += 1
         self.n_bytes += len(frame)
         bits = plane_bits(info, frame)
@@ -272,14 +269,23 @@ def _exponent_counts(words: np.ndarray, dtype: Dtype) -> np.ndarray | None:
     return np.bincount(exponents.astype(np.uint16), minlength=mask + 1)
 
 
-def _read_frame(stripe: Stripe, chunk: int) -> np.ndarray:
-    """Read the bytes of a frame, whole pages at a time where the file holds them."""
-    record = stripe.records[chunk]
-    offset, n_bytes = int(record["offset"]), int(record["frame_bytes"])
-    last = stripe.records[-1]
-    begin = offset - offset % stripes.PAGE_BYTES
-    frames_end = int(last["offset"]) + int(last["frame_bytes"])
-    end = min(stripes.align(offset + n_bytes, stripes.PAGE_BYTES), frames_end)
-    memory = aligned_empty(end - begin)
-    stripe.file.read(begin, memory)
-    return memory[offset - begin : offset - begin + n_bytes]
+def _read_chunk(stripe: Stripe, chunk: int, dtype: Dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Read a chunk through its chain: return the bytes of its own frame, and its words."""
+    record, rows = stripe.records[chunk], np.array([chunk])
+    links = list(links_met(links_of(stripe.records, stripe.chain, rows)))
+    place = int(record["offset"]), int(record["frame_bytes"])
+    memory = aligned_empty(buffer_bytes((place[1], *(link.n_bytes for link in links))))
+    frames = load(stripe.chain, links, stripe, rows, *place, memory)
+    words = np.empty(int(stripe.table.n_words[chunk]), dtype.word_dtype)
+    row = np.array([[chunk, words.size, dtype.id, 1]], np.uint32)
+    whole = np.array([[0, 0, 0, words.size, 0]], np.uint64)
+    status, _ = decode(frames, slice(0, 1), row, [words], whole)
+    if status:
+        wrong, status = at_fault(frames, 0, row, status)
+        at = wrong.begin + int(wrong.records["offset"][0])
+        raise Corrupt(
+            f"{wrong.path}: chunk {chunk} at byte {at}: {_native.STATUS[status]}. "
+            "`orbax-gds verify` lists all that is wrong."
+        )
+    begin = place[0] - frames[-1].begin
+    return frames[-1].memory[begin : begin + place[1]], words

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
-from orbax_gds.report import CodecShare, ItemReport, LeafReport, StripeReport
+from orbax_gds.report import BaseReport, CodecShare, ItemReport, LeafReport, StripeReport
 
 __all__ = [
     "NOTHING",
+    "base_text",
     "bits_text",
     "counted_text",
     "derived_text",
@@ -63,10 +64,22 @@ def counted_text(n: int, one: str, many: str) -> str:
 
 
 def stripe_text(stripe: StripeReport) -> str:
-    """Return what a stripe holds."""
+    """Return what a stripe holds, and what it follows from."""
     chunks = counted_text(stripe.n_chunks, "chunk", "chunks")
+    shards = counted_text(stripe.n_shards, "shard", "shards")
+    text = f"{size_text(stripe.n_bytes)}, {chunks}, {shards}"
+    if stripe.base is None:
+        return text
+    return f"{text}; {stripe.n_deltas:,} of the chunks follow from {stripe.base}"
+
+
+def base_text(base: BaseReport) -> str:
+    """Return what an item needs of earlier steps."""
+    steps = counted_text(base.chain_length, "earlier step", "earlier steps")
+    where = "in the item as links" if base.linked else "in the items of these steps"
     return (
-        f"{size_text(stripe.n_bytes)}, {chunks}, {counted_text(stripe.n_shards, 'shard', 'shards')}"
+        f"{steps}, {size_text(base.n_bytes)} {where}; "
+        f"a restore reads {size_text(base.needed_bytes)} of them"
     )
 
 

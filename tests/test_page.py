@@ -163,7 +163,17 @@ def schemes():
 def test_all_text_stands_out_from_what_is_behind_it(scheme):
     colours = schemes()[scheme]
     pairs = [(text, back) for text in ("ink", "soft", "faint") for back in ("page", "card")]
-    for codec in ("raw", "ladder", "modelled", "huffman", "ans", "zstd", "derived", "other"):
+    for codec in (
+        "raw",
+        "ladder",
+        "modelled",
+        "huffman",
+        "ans",
+        "zstd",
+        "delta",
+        "derived",
+        "other",
+    ):
         pairs.append(("on-light" if codec in LIGHT_FILLS else "on-dark", codec))
     ratios = {pair: contrast(*(colours[name] for name in pair)) for pair in pairs}
     assert {pair: ratio for pair, ratio in ratios.items() if ratio < 4.5} == {}

@@ -13,6 +13,7 @@ from orbax_gds.report import CodecShare, ItemReport, LeafReport, PlaneBits
 from orbax_gds.sampling import PLANES
 from orbax_gds.wording import (
     NOTHING,
+    base_text,
     bits_text,
     counted_text,
     derived_text,
@@ -33,6 +34,7 @@ _PLANE_MEANINGS = {
     "mantissa": "mantissa, upper bits",
     "low": "mantissa, low planes",
     "whole": "words coded whole",
+    "change": "change since the base",
     "side": "side information",
 }
 
@@ -118,6 +120,8 @@ def _tiles(report: ItemReport) -> Markup:
     ]
     if derived:
         tiles.append((size_text(derived), "derived"))
+    if report.base is not None:
+        tiles.append((size_text(report.base.n_bytes), "of earlier steps"))
     return tag(
         "div",
         *(tag("div", tag("b", value), tag("span", what), class_="tile") for value, what in tiles),
@@ -298,7 +302,8 @@ def _figure(
 
 
 def _pairs(report: ItemReport) -> Markup:
-    pairs = [(f"stripe {s.file}", stripe_text(s)) for s in report.stripes]
+    pairs = [] if report.base is None else [("follows from", base_text(report.base))]
+    pairs += [(f"stripe {s.file}", stripe_text(s)) for s in report.stripes]
     pairs += [(f"option {name}", str(value)) for name, value in report.options.items()]
     if report.custom_metadata is not None:
         pairs.append(("custom metadata", json.dumps(report.custom_metadata, ensure_ascii=False)))

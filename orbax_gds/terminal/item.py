@@ -10,6 +10,7 @@ from orbax_gds.sampling import PLANES
 from orbax_gds.terminal.table import console, table
 from orbax_gds.wording import (
     NOTHING,
+    base_text,
     bits_text,
     derived_text,
     leaf_text,
@@ -92,6 +93,8 @@ def _summary(report: ItemReport) -> list[tuple[str, str]]:
         ("in memory", size_text(report.raw_bytes)),
         ("on disk", f"{size_text(report.stored_bytes)} (1 : {report.ratio:.3f})"),
     ]
+    if report.base is not None:
+        rows.append(("follows from", base_text(report.base)))
     if derived:
         rows.append(("derived", f"{size_text(derived)} follow from other leaves"))
     rows += [(f"stripe {s.file}", stripe_text(s)) for s in report.stripes]
