@@ -84,21 +84,23 @@ class BaseStep:
         return [link.spec.uuid for link in self.files]
 
     @functools.cached_property
-    def _asked_for(self) -> np.ndarray:
-        """The index of a stripe whose frames are all deltas."""
-        records = np.zeros(len(self.files[-1].records), stripes.RECORD)
-        records["flags"] = stripes.DELTA_FLAG
-        return records
-
-    def links_of(self, run: Run) -> list[tuple[int, np.ndarray]]:
-        """Return what the chunks of a run are coded against, as `stripe_writer.Source` has it."""
+    def _rows(self) -> list[tuple[int, np.ndarray]]:
+        """Of every link its descriptor and, as bytes, the records of the chunks that need it."""
+        asked = np.zeros(len(self.files[-1].records), stripes.RECORD)
+        asked["flags"] = stripes.DELTA_FLAG  # any frame of the new stripe may be a delta
         links: list[tuple[int, np.ndarray]] = []
-        rows = links_of(self._asked_for, self.files, run.chunks[:, 0])
+        rows = links_of(asked, self.files, np.arange(len(asked)))
         for link, records in zip(self.files, rows, strict=True):
             descriptor = link.file.descriptor
             assert descriptor is not None, "seen when it was opened"
             links.append((descriptor, _as_bytes(records)))
         return links
+
+    def links_of(self, run: Run) -> list[tuple[int, np.ndarray]]:
+        """Return what the chunks of a run are coded against, as `stripe_writer.Source` has it."""
+        first = int(run.chunks[0, 0])
+        end = first + len(run.chunks)
+        return [(descriptor, records[first:end]) for descriptor, records in self._rows]
 
     def withdraw(self) -> None:
         """Take the links out of the item again, as no frame needs them."""
@@ -226,7 +228,7 @@ def _entry(
     """Return the entry of this process's stripe, whose layout is that of the new one."""
     if len(step.stripes) != n_processes:
         n_before = len(step.stripes)
-        raise _FullStep(f"the last step was saved by {n_before} processes, this by {n_processes}")
+        raise _FullStep(f"another number of processes: {n_before} then, {n_processes} now")
     entry = next((s for s in step.stripes if s.file == stripes.file_name(process)), None)
     if entry is None or entry.layout_crc32c != layout_crc32c:
         raise _FullStep("structure, sharding, derived leaves or chunk_bytes have changed")

@@ -72,7 +72,8 @@ class Options:
             9 MiB or a chunk. Of jax arrays on CPUs only those below 64 KiB are copied, at once.
             Where the copies do not fit, they are taken in windows, and training waits for all but
             the last to be written; the shards of one run (8 MiB) are always taken whole, and words
-            that follow from others are not looked for. None, the default, copies all at once.
+            that follow from others are not looked for. None, the default, copies all at once. Not
+            counted is what a delta needs to read its base: 2 MiB, or two chunks, for each worker.
         io_rate: most bytes a second that a process writes, such as "500MiB": all saves with the
             same rate share it, whatever their items and handlers, and measuring storage is one of
             them. None does not slow down. Coding is chosen as without it.

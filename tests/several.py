@@ -96,8 +96,15 @@ def specs() -> dict:
     }
 
 
-def tree_of(seed=0):
-    """The state as arrays of the whole job."""
+def nudged(step) -> dict:
+    """A state of which each step changes a few words."""
+    state = values()
+    state["wide"].reshape(-1)[::97] += step
+    return state | {"step": step}
+
+
+def tree_of(seed=0, state=None):
+    """The state, or this one, as arrays of the whole job."""
     import jax
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -116,18 +123,18 @@ def tree_of(seed=0):
         name: [whole(v, s) for v, s in zip(value, specs()[name], strict=True)]
         if isinstance(value, list)
         else whole(value, specs()[name])
-        for name, value in values(seed).items()
+        for name, value in (state or values(seed)).items()
     }
     found["key"] = jax.random.wrap_key_data(found["key"])
     return found
 
 
-def assert_restored(got, seed=0) -> None:
+def assert_restored(got, seed=0, state=None) -> None:
     """Check all that this process holds of a restored state, in every bit."""
     import jax
     import numpy as np
 
-    expected = values(seed)
+    expected = state or values(seed)
     got["key"] = jax.random.key_data(got["key"])
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         pieces = one.addressable_shards if isinstance(one, jax.Array) else ()
@@ -137,7 +144,7 @@ def assert_restored(got, seed=0) -> None:
             assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-def manager(directory, barrier=None):
+def manager(directory, barrier=None, options=None, **how):
     import orbax.checkpoint as ocp
 
     from orbax_gds import handler
@@ -145,8 +152,8 @@ def manager(directory, barrier=None):
     deadline = ocp.AsyncOptions(timeout_secs=DEADLINE_SECS, barrier_sync_fn=barrier)
     return ocp.CheckpointManager(
         directory,
-        options=ocp.CheckpointManagerOptions(async_options=deadline),
-        handler_registry=handler.handler_registry(),
+        options=ocp.CheckpointManagerOptions(async_options=deadline, **how),
+        handler_registry=handler.handler_registry(options),
     )
 
 
@@ -167,6 +174,31 @@ def save_and_restore(directory) -> dict:
         assert_restored(steps.restore(0, args=ocp.args.StandardRestore(tree_of())))
     (n_bytes,) = read
     return {"bytes_read": n_bytes}
+
+
+def save_deltas(directory) -> dict:
+    """Save steps that follow from each other, of which two are kept; restore what there is."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    import orbax_gds as ogds
+
+    chains = []
+    jax.monitoring.register_scalar_listener(
+        lambda event, n, **_: chains.append(n) if event.endswith("/chain_length") else None
+    )
+    for job in range(2):  # the second starts again
+        with manager(directory, options=ogds.Options(delta="EveryN(10)"), max_to_keep=2) as steps:
+            if job:
+                steps.restore(2, args=ocp.args.StandardRestore(tree_of()))
+            for step in range(3 * job, 3 * job + 3):
+                tree = tree_of(state=nudged(step))
+                steps.save(step, args=ocp.args.StandardSave(tree))
+            steps.wait_until_finished()
+            for step in steps.all_steps():
+                got = steps.restore(step, args=ocp.args.StandardRestore(tree_of()))
+                assert_restored(got, state=nudged(step))
+    return {"chains": chains}
 
 
 def restore(directory) -> dict:

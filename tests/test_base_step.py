@@ -106,7 +106,25 @@ def test_another_sharding_or_number_of_processes_gives_a_full_step(tmp_path, mon
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     (tmp_path / "2").mkdir()
     report = saving.prepare({"w": words}, options=EVERY).write(tmp_path / "2")
-    assert report.delta_reason == "the last step was saved by 1 processes, this by 2"
+    assert report.delta_reason == "another number of processes: 1 then, 2 now"
+
+
+def test_of_several_processes_each_follows_from_its_own_stripe(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for step in range(3):
+        path = tmp_path / str(step)
+        path.mkdir()
+        for process in range(2):  # all words of NumPy arrays are of process 0
+            monkeypatch.setattr(jax, "process_index", lambda number=process: number)
+            saving.prepare(state(step), options=EVERY).write(path)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(jax, "process_index", lambda: 0)
+            assert saving.commit(path) is not None
+    first, second = commit.read_manifest(tmp_path / "2").stripes
+    assert (first.base, second.base) == (stripe(tmp_path / "1").uuid, None)
+    assert n_links(tmp_path / "2") == 2
+    monkeypatch.setattr(jax, "process_index", lambda: 0)
+    assert_restores(tmp_path / "2", 2)
 
 
 def test_a_policy_is_told_of_the_chain_and_may_fail(tmp_path, caplog):

@@ -1,6 +1,7 @@
 """Saves by several processes: each writes its own part, and all of it is published or nothing."""
 
 import re
+import shutil
 from pathlib import Path
 
 import jax
@@ -57,6 +58,20 @@ def test_two_processes_share_a_save_and_restore_it(tmp_path):
     several.run_job("save_and_restore", tmp_path, 2)
     assert_shared(tmp_path / "0" / "default", 2)
     restored_by_one(tmp_path / "0" / "default")
+
+
+@pytest.mark.slow
+def test_two_processes_save_deltas_and_one_restores_them(tmp_path):
+    said = several.run_job("save_deltas", tmp_path / "run", 2)
+    assert [each["chains"] for each in said] == [[0, 1, 2, 3, 4, 5]] * 2
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["4", "5"]
+    shutil.copytree(tmp_path / "run" / "5", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "run")
+    item = tmp_path / "copy" / "default"
+    assert len(list((item / "base").iterdir())) == 2 * 5
+    assert ogds.verify(item) == []
+    got = ogds.restore(item, several.tree_of())
+    several.assert_restored(got, state=several.nudged(5))
 
 
 @pytest.mark.slow
