@@ -75,7 +75,7 @@ def run_cell(
         CellError: The process failed, or ran out of time.
     """
     command = [sys.executable, "-m", module, msgspec.json.encode(spec).decode()]
-    with _locked(lock):
+    with locked(lock):
         process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -162,7 +162,8 @@ def rotated(keys: Sequence[Key], turn: int) -> Iterator[Key]:
 
 
 @contextmanager
-def _locked(path: Path | None) -> Iterator[None]:
+def locked(path: Path | None) -> Iterator[None]:
+    """Hold the lock of --lock while the block runs; without one, just run it."""
     if path is None:
         yield
         return

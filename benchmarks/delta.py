@@ -1,36 +1,49 @@
-"""`delta`: size and speed of deltas against the step before, ours and the peers', on one thread."""
+"""`delta`: what steps take that store only what changed, to code, on disk, to save and to restore.
+
+Four parts: codings alone, on one thread beside the peers'; whole steps after every kind of change;
+the restore of a chain of eight; and a training run that saves every step.
+"""
 
 import argparse
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from benchmarks.progress import say
-from benchmarks.result import Bar, Row, find_row, make_bar
-from benchmarks.state import read_leaves
+from benchmarks.cells import add_lock_argument
+from benchmarks.delta_codings import coding_rows
+from benchmarks.delta_picture import delta_svg
+from benchmarks.delta_spec import DELTAS, FULL, FULL_EVERY, ORBAX, Source
+from benchmarks.delta_steps import (
+    RUNS,
+    chain_bars,
+    chain_rows,
+    change_bars,
+    change_rows,
+    run_bars,
+    run_rows,
+)
+from benchmarks.delta_train import PHASES, RATES, run_files
+from benchmarks.result import Bar, Result, Row, find_row
+from benchmarks.save import need_disk
 from benchmarks.table import Column, Table
-from orbax_gds import _native
-from orbax_gds.bench.timing import keep_freed_memory, pinned
-from orbax_gds.dtypes import Dtype, dtype_by_name
 
-CHUNK_BYTES, RUN_BYTES, ALIGN_BYTES = 1 << 20, 8 << 20, 4096  # the engine's
-WORKING_SET_BYTES = 16_000_000  # chosen: with bases, frames and destination, above the caches
-SWEEP_BYTES = 64 << 20
-REPETITIONS = 5
-OURS, DIRECT, XOR, ZIPNN = "orbax_gds", "orbax_gds without base", "XOR + zstd-1", "zipnn delta"
-KINDS = {"params_bf16": "bfloat16", "master_f32": "float32"}
-UNCHANGED_SHARE = 0.95
+PARTS = ("codings", "changes", "chain", "run")
+GAPS = (1, 10)
+README_COLUMNS = (
+    ("run_mean_mb", 1),
+    ("run_durable_s", 2),
+    ("run_restore_s", 3),
+    ("run_restore_s_8th", 3),
+)
+PICTURE_TEXT = (
+    "Bytes and restore time of each step of a run: deltas with a full step every eighth, full "
+    "steps, and Orbax."
+)
 
 TITLE = "Deltas"
 TABLES = (
     Table(
-        caption="One thread. Ours: reading of the base's frames from memory, their decoding and "
-        "CRC32C included; x memcpy is the ratio to a memcpy of the step's words timed just before",
+        caption="Codings, one thread. Ours: reading of the base's frames from memory, their "
+        "decoding and CRC32C included; x memcpy is the ratio to a memcpy of the step's words timed "
+        "just before",
         columns=(
             Column(title="bits a word", quantity="bits", digits=3),
             Column(title="encode x memcpy", quantity="encode_x_memcpy"),
@@ -40,259 +53,148 @@ TABLES = (
             Column(title="memcpy GB/s", quantity="memcpy_gbps"),
         ),
     ),
+    Table(
+        caption="A step after a change, beside a full step of the same tree in the same process",
+        columns=(
+            Column(title="step MB", quantity="step_mb", digits=3),
+            Column(title="full MB", quantity="full_mb", digits=1),
+            Column(title="step / full", quantity="share", digits=4),
+            Column(title="durable s", quantity="step_durable_s"),
+            Column(title="full, durable s", quantity="full_durable_s"),
+            Column(title="durable, step / full", quantity="durable_x_full"),
+        ),
+    ),
+    Table(
+        caption="Restore, cold, in a fresh process",
+        columns=(
+            Column(title="restore s", quantity="chain_restore_s"),
+            Column(title="CPU s", quantity="chain_restore_cpu_s"),
+            Column(title="peak RSS beyond the tree, MB", quantity="chain_extra_mb", digits=0),
+        ),
+    ),
+    Table(
+        caption="A run of 24 steps, each saved and each restored, cold",
+        columns=(
+            Column(title="all steps, MB", quantity="run_mb", digits=1),
+            Column(title="mean step, MB", quantity="run_mean_mb"),
+            Column(title="a step, MB", quantity="run_step_mb"),
+            Column(title="durable s", quantity="run_durable_s", digits=3),
+            Column(title="blocking s", quantity="run_blocking_s", digits=4),
+            Column(title="restore s", quantity="run_restore_s", digits=3),
+            Column(title="restore s, 8th steps", quantity="run_restore_s_8th", digits=3),
+        ),
+    ),
 )
-NOTES = [
-    "The leaves of a kind end to end; copies that lie apart where they are smaller than 16 MB. "
-    "Bits a word count frames, padded to 64 bytes each.",
-    "XOR + zstd-1: the better of the XORed words and of their byte planes, each in one call; the "
-    "peers have the base's words in memory, undecoded.",
-    "Unchanged: synthetic, 95 % of the words are the base's, the others one unit away.",
-]
-
-
-@dataclass
-class Run:
-    """Words of one step, coded through the calls of the engine."""
-
-    words: np.ndarray
-    dtype: Dtype
-    pieces: list[tuple[Any, ...]] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        n_words = CHUNK_BYTES // self.words.itemsize
-        for at in range(0, self.words.size, RUN_BYTES // self.words.itemsize):
-            part = self.words[at : at + RUN_BYTES // self.words.itemsize]
-            counts = [min(n_words, part.size - first) for first in range(0, part.size, n_words)]
-            chunks = np.array([[i, n, self.dtype.id, 1, 0] for i, n in enumerate(counts)], "u4")
-            segments = np.array([[0, CHUNK_BYTES * i, 0, n, 0] for i, n in enumerate(counts)], "u8")
-            room = sum(_native.max_frame_bytes(n, self.dtype.id) for n in counts) + ALIGN_BYTES
-            records = np.zeros((len(counts), 32), np.uint8)
-            out = np.full(room, 1, np.uint8)
-            self.pieces.append((part, chunks, segments, out, records, np.ones_like(part)))
-
-    def encode(self, base: "Run | None") -> None:
-        """Code the words, against a base if there is one."""
-        self.sizes = [
-            _native.encode_run(
-                [part],
-                np.ascontiguousarray(segments[:, :4]),
-                chunks,
-                out,
-                records,
-                codec="auto",
-                align_bytes=ALIGN_BYTES,
-                bases=[] if base is None else [base.link(i)],
-            )
-            for i, (part, chunks, segments, out, records, _) in enumerate(self.pieces)
-        ]
-
-    def link(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return frames and records of a run."""
-        return self.pieces[i][3][: self.sizes[i]], self.pieces[i][4]
-
-    def decode(self, base: "Run | None") -> None:
-        """Decode what was coded.
-
-        Raises:
-            RuntimeError: The core refused it.
-        """
-        for i, (_, chunks, segments, _, records, words) in enumerate(self.pieces):
-            status = _native.decode_run(
-                self.link(i)[0],
-                records,
-                np.ascontiguousarray(chunks[:, :4]),
-                [words],
-                segments,
-                bases=[] if base is None else [base.link(i)],
-            )
-            if status != (0, 0):
-                raise RuntimeError(f"delta: {_native.STATUS[status[0]]}")
-
-    def frame_bytes(self) -> int:
-        """Bytes of all frames, each padded to 64 bytes only."""
-        payload = [piece[4][:, 16:20].copy().view("u4") for piece in self.pieces]
-        return int(sum(((32 + bytes_ + 63) // 64 * 64).sum() for bytes_ in payload))
-
-    def came_back(self) -> bool:
-        """Whether the words that were decoded are those that were coded."""
-        return all((part == words).all() for part, *_, words in self.pieces)
+NOTES = (
+    "Codings: the leaves of a kind end to end; copies that lie apart where they are smaller than "
+    "16 MB. Bits a word count frames, padded to 64 bytes each. XOR + zstd-1: the better of the "
+    "XORed words and of their byte planes, each in one call; the peers have the base's words in "
+    "memory, undecoded. Unchanged: synthetic, 95 % of the words are the base's, the others one "
+    "unit away.",
+    "A step after a change: the tree of `save`. Per change one after the other in one process: the "
+    "changed tree in full, the tree before it in full, the changed tree against that. Elements and "
+    "rows that change get the words of others of their leaf, from all over it. Bytes: all files of "
+    "a step but links to the stripes of others.",
+    "Durable: from the call of save until Orbax says that it is done, and syncfs. Blocking: until "
+    "save returns.",
+    f"Chain: {DELTAS} and {FULL} (policy Never) each save eight steps of the same trees; the last "
+    "one is restored, its files dropped from the page cache by posix_fadvise; a hypervisor may "
+    "still cache. Peak RSS above that at the start of the restore, less the tree.",
+    "Run: at constant rate, "
+    + ", ".join(f"{phase} {RATES[phase]}" for phase in PHASES)
+    + "; each step is saved. Whole state: bf16 parameters, fp32 master, mu and nu. One process "
+    "saves all steps, a fresh one restores each, after an untimed restore of the first. Steps 8, "
+    "16 and 24 end a chain of eight.",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `delta`."""
-    parser.add_argument("--repetitions", type=int, default=REPETITIONS, help="timed repetitions")
     parser.add_argument(
         "--state",
         type=Path,
         nargs="+",
-        required=True,
-        help="train states (.npz) of one run: the base, then the steps to code against it",
+        help="train states (.npz) of one run: the base, then the steps to code against it, beside "
+        "those of the benchmark's own run",
     )
+    parser.add_argument("--run", type=Path, help="its files (delta_train); trained when not given")
+    parser.add_argument("--gigabytes", type=float, default=0.5, help="tree of steps, chain (0.5)")
+    parser.add_argument("--leaves", type=int, default=200, help="leaves of it (200)")
+    parser.add_argument("--rounds", type=int, default=3, help="processes for each row (3)")
+    parser.add_argument("--repetitions", type=int, default=5, help="timed codings (5)")
+    parser.add_argument(
+        "--parts",
+        type=lambda text: text.split(","),
+        default=list(PARTS),
+        help=f"comma-separated, of {', '.join(PARTS)}",
+    )
+    add_lock_argument(parser)
 
 
 def measure(arguments: argparse.Namespace) -> tuple[list[Row], list[Bar], list[str]]:
-    """Run `delta` and return its rows, bars and notes."""
-    keep_freed_memory()
-    base_path, *later = arguments.state
-    rows: list[Row] = []
-    bars: list[Bar] = []
-    with pinned(1):
-        for kind, name in KINDS.items():
-            dtype, base = dtype_by_name(name), _words(base_path, kind)
-            steps = {f"{kind}, {path.stem}": _words(path, kind) for path in later}
-            rng = np.random.default_rng(1)
-            near = rng.random(base.size) > UNCHANGED_SHARE
-            steps[f"{kind}, unchanged"] = base + near.astype(base.dtype)
-            for group, words in steps.items():
-                say(f"delta: {group}")
-                of_group = compare(group, base, words, dtype, repetitions=arguments.repetitions)
-                rows += of_group
-                bars += _bars(of_group, group, dtype)
-    return rows, bars, NOTES
-
-
-def _words(path: Path, kind: str) -> np.ndarray:
-    leaves = read_leaves(path)[kind]
-    word = np.uint16 if kind == "params_bf16" else np.uint32
-    return np.concatenate([leaf.reshape(-1).view(word) for leaf in leaves.values()])
-
-
-def compare(
-    group: str, base: np.ndarray, words: np.ndarray, dtype: Dtype, *, repetitions: int
-) -> list[Row]:
-    """Code one step against its base in every way, and without it.
-
-    Args:
-        group: Name of the step.
-        base: Words of the base.
-        words: As many words of the step.
-        dtype: What they are.
-        repetitions: Timed repetitions; one more is run first and discarded.
+    """Run `delta` and return its rows, bars and notes.
 
     Raises:
-        RuntimeError: Our coding returned other words than it was given.
+        SystemExit: A part is unknown, or there is too little disk.
     """
-    n_copies = -(-WORKING_SET_BYTES // words.nbytes)
-    of_base, ours, alone = (Run(np.tile(some, n_copies), dtype) for some in (base, words, words))
-    of_base.encode(None)
-    n_words = ours.words.size
-    rows = []
-    for name, run, link in ((OURS, ours, of_base), (DIRECT, alone, None)):
-        calls = partial(run.encode, link), partial(run.decode, link)
-        samples = _time(run.words, *calls, repetitions)
-        if not run.came_back():
-            raise RuntimeError(f"{group}: {name} returned other words.")
-        samples["bits"] = [8 * run.frame_bytes() / n_words]
-        rows.append(Row(group=group, name=name, samples=samples))
-    for name, make in ((XOR, _xor_zstd), (ZIPNN, _zipnn)):
-        try:
-            encode, decode, coded_bytes = make(of_base.words, ours.words, dtype)
-        except ImportError as error:
-            rows.append(Row(group=group, name=name, skipped=f"{error.name} is not installed"))
-            continue
-        samples = _time(ours.words, encode, decode, repetitions)
-        samples["bits"] = [8 * coded_bytes() / n_words]
-        rows.append(Row(group=group, name=name, samples=samples))
-    return rows
-
-
-def _time(
-    words: np.ndarray, encode: Callable[[], object], decode: Callable[[], object], repetitions: int
-) -> dict[str, list[float]]:
-    sweep, target = np.ones(SWEEP_BYTES, np.uint8), np.ones_like(words)
-    samples: dict[str, list[float]] = {}
-    for repetition in range(repetitions + 1):
-        speeds = {}
-        for what, call in (
-            ("memcpy", lambda: np.copyto(target, words)),
-            ("encode", encode),
-            ("decode", decode),
-        ):
-            sweep += 1
-            start = time.perf_counter()
-            call()
-            speeds[what] = words.nbytes / (time.perf_counter() - start) / 1e9
-        if repetition:
-            for what, speed in speeds.items():
-                samples.setdefault(f"{what}_gbps", []).append(speed)
-            for what in ("encode", "decode"):
-                ratio = speeds[what] / speeds["memcpy"]
-                samples.setdefault(f"{what}_x_memcpy", []).append(ratio)
-    return samples
-
-
-Peer = tuple[Callable[[], object], Callable[[], object], Callable[[], int]]
-
-
-def _xor_zstd(base: np.ndarray, words: np.ndarray, dtype: Dtype) -> Peer:
-    import zstandard
-
-    coder, reader = zstandard.ZstdCompressor(level=1), zstandard.ZstdDecompressor()
-    width = words.itemsize
-    coded: dict[bool, list[bytes]] = {}
-
-    def encode(planes: bool) -> None:
-        octets = (words ^ base).view(np.uint8)
-        pieces = octets.reshape(-1, width).T if planes else [octets]
-        coded[planes] = [coder.compress(np.ascontiguousarray(piece).data) for piece in pieces]
-
-    def n_bytes(planes: bool) -> int:
-        return sum(map(len, coded[planes]))
-
-    encode(True)
-    encode(False)
-    best = n_bytes(True) < n_bytes(False)
-
-    def decode() -> np.ndarray:
-        pieces = [np.frombuffer(reader.decompress(piece), np.uint8) for piece in coded[best]]
-        octets = np.stack(pieces, axis=1).reshape(-1) if best else pieces[0]
-        return octets.view(words.dtype) ^ base
-
-    return lambda: encode(best), decode, lambda: n_bytes(best)
-
-
-def _zipnn(base: np.ndarray, words: np.ndarray, dtype: Dtype) -> Peer:
-    import zipnn
-
-    coder = zipnn.ZipNN(
-        input_format="byte", bytearray_dtype=dtype.name, threads=1, delta_compressed_type="byte"
+    unknown = [name for name in arguments.parts if name not in PARTS]
+    if unknown:
+        raise SystemExit(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    n_bytes = round(arguments.gigabytes * 1e9)
+    need_disk(arguments.directory, 16 * n_bytes + 3_000_000_000 * ("run" in arguments.parts))
+    files, origin = run_files(arguments.run, arguments.directory)
+    first = next(iter(files.values()))[0]
+    source = Source(
+        state=str(first), n_bytes=n_bytes, n_leaves=arguments.leaves, n_steps=FULL_EVERY
     )
-    coded: list[bytes] = []
+    rows: list[Row] = []
+    bars: list[Bar] = []
+    if "codings" in arguments.parts:
+        found, judged = coding_rows(
+            coded_series(files, arguments.state),
+            repetitions=arguments.repetitions,
+            lock=arguments.lock,
+        )
+        rows, bars = rows + found, bars + judged
+    for part, measured, judge in (
+        ("changes", lambda: change_rows(source, arguments), change_bars),
+        ("chain", lambda: chain_rows(source, arguments), chain_bars),
+        ("run", lambda: run_rows(files, arguments), run_bars),
+    ):
+        if part in arguments.parts:
+            found = measured()
+            rows, bars = rows + found, bars + judge(found)
+    return rows, bars, [*NOTES, f"Run: {origin}."]
 
-    def encode() -> None:
-        # it changes what it is given
-        coded[:] = [coder.compress(bytearray(words.tobytes()), delta_second_data=base.tobytes())]
 
-    def decode() -> object:
-        return coder.decompress(coded[0], delta_second_data=base.tobytes())
-
-    encode()
-    return encode, decode, lambda: len(coded[0])
+def coded_series(files: dict[str, list[Path]], given: list[Path] | None) -> dict[str, list[Path]]:
+    """Return bases and the steps to code against them: the user's, and those of each phase."""
+    series = {"given": given} if given else {}
+    for phase, steps in files.items():
+        series[phase] = [steps[0], *(steps[gap] for gap in GAPS if gap < len(steps))]
+    return series
 
 
-def _bars(rows: list[Row], group: str, dtype: Dtype) -> list[Bar]:
-    def median(name: str, quantity: str) -> float | None:
-        row = find_row(rows, group=group, name=name)
-        return None if row is None else row.median(quantity)
+def picture(result: Result) -> str | None:
+    """Return bytes and restore times of the run's steps as SVG, None where it was not measured."""
+    measured = [row for row in result.rows if row.group in RUNS and row.samples]
+    return delta_svg(measured, list(RUNS)) if measured else None
 
-    def smaller_than(peer: str) -> float | None:
-        theirs, ours = median(peer, "bits"), median(OURS, "bits")
-        return None if theirs is None or ours is None else theirs / ours
 
-    is_bf16 = dtype.name == "bfloat16"
-    bars = []
-    if group.endswith("unchanged"):
-        bits = median(OURS, "bits")
-        share = None if bits is None else bits / dtype.bits
-        bars.append(make_bar(f"{group}: share of the words' size", share, "<=", 0.06))
-    else:
-        limit = 1.12 if is_bf16 else 1.05
-        bars.append(make_bar(f"{group}: smaller than {XOR}", smaller_than(XOR), ">=", limit))
-        if is_bf16:
-            bars.append(make_bar(f"{group}: smaller than {ZIPNN}", smaller_than(ZIPNN), ">=", 1.12))
-    encode = 0.15 if is_bf16 else 0.20
-    for way, limit in (("encode", encode), ("decode", 0.25)):
-        measured = median(OURS, f"{way}_x_memcpy")
-        bars.append(make_bar(f"{group}: {way} x memcpy", measured, ">=", limit))
-    return bars
+def readme_part(result: Result) -> str:
+    """Return what the README says of the run: the picture and a table of medians."""
+    methods = (DELTAS, FULL, ORBAX)
+    lines = [f"![{PICTURE_TEXT}](benchmarks/results/delta.svg)", ""]
+    lines += [
+        "| run of 24 steps | method | MB a step | durable s | restore s | restore s, 8th step |"
+    ]
+    lines += ["|---|---|---|---|---|---|"]
+    for group in RUNS:
+        for name in methods:
+            row = find_row(result.rows, group=group, name=name)
+            medians = [row and row.median(quantity) for quantity, _ in README_COLUMNS]
+            digits = [digits for _, digits in README_COLUMNS]
+            if row is not None and None not in medians:
+                figures = [f"{median:.{n}f}" for median, n in zip(medians, digits, strict=True)]
+                lines.append(f"| {group} | {name} | {' | '.join(figures)} |")
+    return "\n".join(lines)

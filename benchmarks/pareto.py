@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
+from benchmarks.drawing import OURS_COLOUR, PEER_COLOUR, QUIET, line, text
 from benchmarks.result import Result, Row
 from orbax_gds.bench.contenders import OURS
 
@@ -17,7 +17,6 @@ DIRECTIONS = ("encode", "decode")
 SPEED_TICKS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 LEAST_SPEED, MOST_SPEED = 0.008, 2.2
 LEAST_GAIN = 1.01  # a picture of random bytes shows nothing
-OURS_COLOUR, PEER_COLOUR, QUIET = "#1f5fbf", "#c4541c", "#888"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +63,8 @@ def pareto_svg(result: Result) -> str:
         if max(row.samples["ratio"][0] for row in rows) < LEAST_GAIN:
             continue
         for direction in DIRECTIONS:
-            column, line = number % PANELS_A_ROW, number // PANELS_A_ROW
-            x, y = column * PANEL_WIDTH, HEAD + line * PANEL_HEIGHT
+            column, level = number % PANELS_A_ROW, number // PANELS_A_ROW
+            x, y = column * PANEL_WIDTH, HEAD + level * PANEL_HEIGHT
             parts += _panel(f"{group}: {direction}", points_of(rows, direction), x, y)
             number += 1
     width = PANELS_A_ROW * PANEL_WIDTH
@@ -75,7 +74,7 @@ def pareto_svg(result: Result) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
             f'font-family="sans-serif" font-size="10">',
             f'<rect width="{width}" height="{height}" fill="#fff"/>',
-            _text(12, 16, "Ratio (up) against speed x memcpy (right), one thread, log axes", 13),
+            text(12, 16, "Ratio (up) against speed x memcpy (right), one thread, log axes", 13),
             f'<text x="12" y="32"><tspan fill="{OURS_COLOUR}">● orbax_gds, CRC32C included'
             f'</tspan>  <tspan fill="{PEER_COLOUR}">○ peers, no checksum</tspan>  '
             f'<tspan fill="{QUIET}">┄ nothing is both smaller and faster; ■ memcpy; '
@@ -112,7 +111,7 @@ def _panel(title: str, points: Sequence[Point], x: float, y: float) -> list[str]
     gains = [point.ratio for point in points if point.ratio > LEAST_GAIN]
     margin = max(1.02, (max(gains) / min(gains)) ** 0.15)
     axes = Axes(x=x, y=y, least=min(gains) / margin**2, most=max(gains) * margin)
-    parts = [_text(x + LEFT, y + 20, title, 12), *_ticks(axes)]
+    parts = [text(x + LEFT, y + 20, title, 12), *_ticks(axes)]
     steps, last = [], None
     for point in frontier(points):
         at = axes.place(point.speed, point.ratio)
@@ -133,14 +132,14 @@ def _ticks(axes: Axes) -> list[str]:
     for speed in SPEED_TICKS:
         left, bottom = axes.place(speed, axes.least)
         _, top = axes.place(speed, axes.most)
-        lines.append(_line(left, top, left, bottom))
-        parts.append(_text(left, bottom + 12, f"{speed:g}", 9, anchor="middle", colour=QUIET))
+        lines.append(line(left, top, left, bottom))
+        parts.append(text(left, bottom + 12, f"{speed:g}", 9, anchor="middle", colour=QUIET))
     for i in range(4):
         ratio = axes.least * (axes.most / axes.least) ** (i / 3)
         left, top = axes.place(LEAST_SPEED, ratio)
         right, _ = axes.place(MOST_SPEED, ratio)
-        lines.append(_line(left, top, right, top))
-        parts.append(_text(left - 4, top + 3, f"{ratio:.2f}", 9, anchor="end", colour=QUIET))
+        lines.append(line(left, top, right, top))
+        parts.append(text(left - 4, top + 3, f"{ratio:.2f}", 9, anchor="end", colour=QUIET))
     return ['<g stroke="#e4e4e4">', *lines, "</g>", *parts]
 
 
@@ -168,7 +167,7 @@ def _mark(point: Point, axes: Axes, taken: list[tuple[float, float, float, float
     else:
         fill = colour if point.is_ours else "#fff"
         shape = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{fill}" stroke="{colour}"/>'
-    return [shape, _text(box[0], box[1] + LINE - 2, point.label, 10, colour=colour)]
+    return [shape, text(box[0], box[1] + LINE - 2, point.label, 10, colour=colour)]
 
 
 def _overlap(
@@ -188,16 +187,3 @@ def _outside(box: tuple[float, float, float, float], axes: Axes) -> float:
     over = max(0.0, axes.x + LEFT - left) + max(0.0, right - axes.x - PANEL_WIDTH)
     over += max(0.0, axes.y + TOP - 6 - top) + max(0.0, bottom - axes.y - PANEL_HEIGHT + BOTTOM)
     return 1000 * over
-
-
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<path d="M{x1:.0f} {y1:.0f}L{x2:.0f} {y2:.0f}"/>'
-
-
-def _text(
-    x: float, y: float, words: str, size: int, *, anchor: str = "start", colour: str = "#000"
-) -> str:
-    plain = (("font-size", str(size), "10"), ("text-anchor", anchor, "start"))
-    given = (*plain, ("fill", colour, "#000"))
-    more = "".join(f' {name}="{value}"' for name, value, usual in given if value != usual)
-    return f'<text x="{x:.0f}" y="{y:.0f}"{more}>{escape(words)}</text>'

@@ -67,6 +67,12 @@ def directory_size(directory: Path) -> tuple[int, int]:
     return sum(sizes), len(sizes)
 
 
+def own_bytes(step: Path) -> int:
+    """Return the bytes that a step adds to those before it: without links to their stripes."""
+    files = [path for path in step.rglob("*") if path.is_file() and path.parent.name != "base"]
+    return sum(path.stat().st_size for path in files)
+
+
 def allocated_bytes(directory: Path) -> int:
     """Return the disk space of everything under a directory, in whole blocks, as `du` does."""
     return sum(path.stat().st_blocks * 512 for path in directory.rglob("*"))

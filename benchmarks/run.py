@@ -2,7 +2,8 @@
 
 It measures the installed package, which must be an editable install with the extra [bench].
 The result goes to stdout as Markdown (`--json`: as JSON) and to `.cache/benchmarks/<name>.json`;
-with `--record` to `benchmarks/results/` as well, and `benchmarks/RESULTS.md` is written anew.
+with `--record` to `benchmarks/results/` as well, and `benchmarks/RESULTS.md` is written anew, and
+those parts of README.md that come from results alone.
 Exit status: 0 when every bar passes, 1 when one fails or could not be measured, 2 for a wrong call.
 """
 
@@ -23,9 +24,11 @@ from benchmarks.table import result_markdown
 ROOT = Path(__file__).parents[1]
 SCRATCH_DIRECTORY = ROOT / ".cache" / "benchmarks"
 RESULTS_MARKDOWN = ROOT / "benchmarks" / "RESULTS.md"
+README = ROOT / "README.md"
 
 # A benchmark is a module with TITLE, TABLES, add_arguments(parser), measure(arguments); where it
-# has picture(result), the SVG that this returns stands beside the recorded result.
+# has picture(result), the SVG that this returns stands beside the recorded result; where it has
+# readme_part(result), that is what README.md holds between <!-- name --> and <!-- /name -->.
 BENCHMARKS: dict[str, types.ModuleType] = {
     "codec": codec,
     "delta": delta,
@@ -64,7 +67,7 @@ def run_benchmark(chosen: argparse.Namespace) -> Result:
     started = datetime.now(UTC).isoformat(timespec="seconds")
     machine = machine_card(chosen.directory)
     rows, bars, notes = BENCHMARKS[chosen.benchmark].measure(chosen)
-    apart = ("benchmark", "directory", "record", "json", "state", "methods", "lock")
+    apart = ("benchmark", "directory", "record", "json", "state", "run", "methods", "lock")
     settings = {name: value for name, value in vars(chosen).items() if name not in apart}
     return Result(
         benchmark=chosen.benchmark,
@@ -104,6 +107,19 @@ def render(directory: Path) -> None:
         if picture:
             path.with_suffix(".svg").write_text(picture)
     RESULTS_MARKDOWN.write_text(results_markdown(directory))
+    README.write_text(filled_in(README.read_text(), directory))
+
+
+def filled_in(text: str, directory: Path) -> str:
+    """Return a text with the parts that come from the recorded results of a directory."""
+    for name, module in BENCHMARKS.items():
+        begin, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
+        path = directory / f"{name}.json"
+        if hasattr(module, "readme_part") and begin in text and path.exists():
+            head, _, rest = text.partition(begin)
+            tail = rest.partition(end)[2]
+            text = head + begin + module.readme_part(read_result(path)) + end + tail
+    return text
 
 
 def _markdown(result: Result, picture: str | None = None) -> str:

@@ -338,7 +338,7 @@ def test_lock_is_held_while_a_cell_runs(tmp_path: Path) -> None:
                 yield False
 
     path = tmp_path / "lock"
-    with cells._locked(path):
+    with cells.locked(path):
         assert list(others()) == [False]
     assert list(others()) == [True]
 
