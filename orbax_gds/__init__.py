@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from orbax_gds.monitoring import SaveReport
     from orbax_gds.report import inspect
     from orbax_gds.restoring import restore
+    from orbax_gds.retention import KeepBases
     from orbax_gds.saving import save
     from orbax_gds.verifying import verify
 
 _HOME = {
     "GdsCheckpointHandler": "handler",
+    "KeepBases": "retention",
     "SaveReport": "monitoring",
     "barrier_sync_fn": "barrier",
     "handler_registry": "handler",
@@ -40,6 +42,7 @@ __all__ = [
     "DeltaPolicy",
     "EveryN",
     "GdsCheckpointHandler",
+    "KeepBases",
     "Never",
     "Options",
     "SaveReport",

@@ -1,4 +1,4 @@
-"""The command `orbax-gds`: look at checkpoints, check, compare and convert them, without jax.
+"""The command `orbax-gds`: look at checkpoints, check, compare, convert and tidy them, without jax.
 
 Data goes to stdout, talk to stderr. Exit status: 0 all is well, 1 problems were found, 2 wrong
 usage, nothing that could be read, or a defect of ours.
@@ -30,6 +30,7 @@ from orbax_gds.commands.printing import (
     progress_bar,
     rounds,
 )
+from orbax_gds.commands.prune import prune
 from orbax_gds.commit import io_context
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt, NotFound, OgdsError
@@ -83,7 +84,7 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="orbax-gds")
 def main() -> None:
-    """Look at checkpoints of orbax_gds; check, compare and convert them.
+    """Look at checkpoints of orbax_gds; check, compare, convert and tidy them.
 
     PATH is an item, a step with one item, or a checkpoint root, which means its latest step.
 
@@ -193,6 +194,7 @@ def report_command(path: FilePath, as_json: bool) -> None:
 
 main.add_command(convert)
 main.add_command(diff)
+main.add_command(prune)
 
 
 @main.group()

@@ -131,6 +131,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             Unsupported: leaves cannot be stored; names each. No file exists then.
         """
         target = _local(directory)
+        self._steps.expect(target)
         attempt = self._failed[target]
         try:
             prepared = self._prepare(args)
@@ -162,6 +163,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             IoError, CommitError: the system refused; no item appears.
         """
         target = _local(directory)
+        self._steps.expect(target)
         prepared = self._prepare(args)
         parents = commit.make_directory(target)
         self._write(prepared, target)

@@ -5,13 +5,14 @@ import dataclasses
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 from orbax_gds.final_names import TEMPORARY, final_path, step_number
 from orbax_gds.manifest import MANIFEST_NAME
 
-__all__ = ["KnownSteps", "Noted", "Place", "mark_of", "place_of"]
+__all__ = ["KnownSteps", "Noted", "Place", "known_roots", "mark_of", "place_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -73,14 +74,45 @@ def mark_of(item: FilePath) -> tuple[int, int] | None:
     return None
 
 
+_in_use: weakref.WeakSet["KnownSteps"] = weakref.WeakSet()  # those of the process
+
+
+def known_roots() -> dict[FilePath, list[list[Noted]]]:
+    """Return the roots that this process saves to, and what was noted under each.
+
+    Of each item and handler that is a list, the last first: the first that is still there is what
+    the next save may be coded against.
+    """
+    roots: dict[FilePath, list[list[Noted]]] = {}
+    for known in list(_in_use):
+        for root, noted in known.roots().items():
+            roots.setdefault(root, []).extend(noted)
+    return roots
+
+
 class KnownSteps:
     """The steps that were saved or restored last, by root and item. Threads may share one."""
 
     def __init__(self) -> None:
+        self._roots: set[FilePath] = set()
         self._noted: dict[Place, list[Noted]] = {}
         self._broken: set[str] = set()  # uuids of stripes that were damaged when they were read
         self._warned = False
         self._lock = threading.Lock()
+        _in_use.add(self)
+
+    def expect(self, directory: FilePath) -> None:
+        """Note where an item is about to be saved, before policies of Orbax ask for the root."""
+        found = place_of(directory)
+        if found is not None:
+            with self._lock:
+                self._roots.add(found[0].root)
+
+    def roots(self) -> dict[FilePath, list[list[Noted]]]:
+        """Return the roots of what is saved here, and what was noted of each item under them."""
+        with self._lock:
+            noted = [(place.root, list(each)) for place, each in self._noted.items()]
+            return {root: [each for at, each in noted if at == root] for root in self._roots}
 
     def note_saved(self, directory: FilePath, uuid: str) -> None:
         """Note an item that this process has stored; only once it is published it is a base."""

@@ -1,0 +1,125 @@
+"""Which steps a run keeps: as the user's policy says, and those that kept steps follow from."""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path as FilePath
+from typing import Any, Protocol
+
+from orbax_gds.errors import Corrupt, NotFound, Unsupported
+from orbax_gds.known_steps import Noted, known_roots, mark_of
+from orbax_gds.named_stripes import NamedStripes, named_stripes, published_items
+
+__all__ = ["KeepBases"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Policy(Protocol):
+    """Orbax's PreservationPolicy."""
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]: ...
+
+
+@dataclasses.dataclass
+class KeepBases:
+    """A preservation policy for Orbax that never deletes what a kept step follows from.
+
+    Where hard links work, steps are self-contained and this is not needed. Elsewhere a step that
+    is a delta needs the stripes of earlier ones: those steps stay as long as one that follows from
+    them does. The step committed last, and the one restored last, stay until the next save, as it
+    may be coded against them. It reads manifests alone.
+
+    Args:
+        inner: what else to keep, such as `ocp.checkpoint_managers.LatestN(3)`.
+        directory: of the manager; None takes all roots that handlers of this process save to.
+
+    Example:
+        >>> policy = KeepBases(ocp.checkpoint_managers.LatestN(3))
+        >>> options = ocp.CheckpointManagerOptions(preservation_policy=policy)
+    """
+
+    inner: _Policy
+    directory: str | os.PathLike[str] | None = None
+    _known: dict[FilePath, tuple[Any, NamedStripes]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Return for each checkpoint, as Orbax lists them, whether it stays."""
+        kept = [bool(keep) for keep in self.inner.should_preserve(checkpoints, context=context)]
+        if all(kept):
+            return kept
+        steps = {info.step for info, keep in zip(checkpoints, kept, strict=True) if keep}
+        needed: set[int] = set()
+        for root, noted in self._roots().items():
+            try:
+                needed |= self._needed(root, steps, noted)
+            except (OSError, Unsupported) as err:
+                if isinstance(err, FileNotFoundError):
+                    continue  # the root is not there yet, or a step was deleted by others
+                logger.warning("All steps under %s are kept: %s", root, err)
+                return [True] * len(kept)
+        return [keep or info.step in needed for info, keep in zip(checkpoints, kept, strict=True)]
+
+    def _roots(self) -> dict[FilePath, list[list[Noted]]]:
+        """Return roots, and what was saved or restored last under each."""
+        roots = known_roots()
+        if self.directory is None:
+            return roots
+        own = FilePath(self.directory).absolute()
+        return {own: [noted for lists in roots.values() for noted in lists]}
+
+    def _needed(
+        self, root: FilePath, kept: Collection[int], noted: Iterable[Sequence[Noted]]
+    ) -> set[int]:
+        """Return the steps that kept ones follow from, or may once they are saved."""
+        found = [
+            (number, named)
+            for number, item in published_items(root)
+            if (named := self._named(item)) is not None
+        ]
+        numbers = {number for number, _ in found}
+        last = {item for each in noted if (item := _first_there(each, found)) is not None}
+        needed: set[int] = set()
+        for step in set(kept) - numbers:  # being saved just now, against one of these
+            needed.update(sorted(number for number in numbers if number < step)[-1:])
+            needed.update(number for number, named in found if named.item in last)
+        staying = [named for number, named in found if number in needed or number in kept]
+        uuids = {uuid for named in staying for uuid in named.from_others}
+        return needed | {number for number, named in found if uuids & _held(named)}
+
+    def _named(self, item: FilePath) -> NamedStripes | None:
+        """Return what an item names; None if it is damaged, so that nothing of it can be read."""
+        mark = mark_of(item)
+        known = self._known.get(item)
+        if known is not None and known[0] == mark:
+            return known[1]
+        try:
+            named = named_stripes(item)
+        except (Corrupt, NotFound):
+            return None
+        self._known[item] = mark, named
+        return named
+
+
+def _first_there(
+    noted: Iterable[Noted], found: Sequence[tuple[int, NamedStripes]]
+) -> FilePath | None:
+    """Return the item that a save would be coded against: the first that is as it was noted."""
+    places = {named.item.parts[-2:]: named for _, named in found}
+    for each in noted:
+        named = places.get(each.path.parts[-2:])
+        if named is not None and (
+            each.mark == mark_of(named.item)
+            if each.uuid is None
+            else any(spec.uuid == each.uuid for spec in named.own)
+        ):
+            return named.item
+    return None
+
+
+def _held(named: NamedStripes) -> set[str]:
+    """Return the uuids of the stripes that an item names and has."""
+    return {uuid for uuid, path in named.files.items() if path.exists()}
