@@ -34,7 +34,7 @@ from orbax_gds.commands.prune import prune
 from orbax_gds.commit import io_context
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt, NotFound, OgdsError
-from orbax_gds.listing import find_item, is_item, list_items
+from orbax_gds.listing import Entry, find_item, is_item, list_items
 from orbax_gds.manifest import FORMAT_VERSION
 from orbax_gds.options import parse_size
 from orbax_gds.page import page
@@ -96,7 +96,11 @@ def main() -> None:
 @path_argument
 @json_option
 def ls(path: FilePath, as_json: bool) -> None:
-    """List the steps and items under a root or a step, or the leaves of an item."""
+    """List the steps and items under a root or a step, or the leaves of an item.
+
+    Of an item: its bytes, whether it is full or a delta of a step, the bytes that it alone has and
+    those that other steps have, too.
+    """
     if is_item(path):
         report = inspect(path)
         if as_json:
@@ -110,7 +114,7 @@ def ls(path: FilePath, as_json: bool) -> None:
         return
     if not entries:
         click.echo(shown(f"{path} holds no item of orbax_gds."), err=True)
-    print_table([(e.step or "", e.item, size_text(e.n_bytes), e.state) for e in entries])
+    print_table([_entry_row(entry) for entry in entries])
     for reason in filter(None, (entry.reason for entry in entries)):
         click.echo(shown(f"Broken: {reason}"), err=True)
 
@@ -327,6 +331,21 @@ def _item_json(report: ItemReport) -> dict[str, Any]:
         for row, one in zip(rows[name], getattr(report, name), strict=True):
             row["ratio"] = one.ratio
     return rows
+
+
+def _entry_row(entry: Entry) -> tuple[str, ...]:
+    kind = entry.kind or ""
+    if entry.base is not None:
+        kind = f"delta of {entry.base}, chain of {entry.chain_length}"
+    return (
+        entry.step or "",
+        entry.item,
+        size_text(entry.n_bytes),
+        kind,
+        f"{size_text(entry.own_bytes)} own",
+        f"{size_text(entry.shared_bytes)} shared",
+        entry.state,
+    )
 
 
 def _leaf_row(leaf: LeafReport) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
 from typing import Literal
 
@@ -13,12 +14,15 @@ from orbax_gds.chains import find_stripes
 from orbax_gds.commit import PENDING_NAME
 from orbax_gds.errors import Corrupt, IoError, NotFound, Unsupported
 from orbax_gds.final_names import TEMPORARY, step_number
-from orbax_gds.manifest import MANIFEST_NAME, decode_pending
-from orbax_gds.stripe_specs import DELTA
+from orbax_gds.manifest import MANIFEST_NAME
+from orbax_gds.named_stripes import NamedStripes, named_stripes
+from orbax_gds.stripe_specs import BASE_NAME
 
 __all__ = ["Entry", "find_item", "is_item", "list_items"]
 
 State = Literal["published", "broken", "unfinished"]
+Kind = Literal["full", "delta"]
+_Read = Callable[[FilePath], NamedStripes | None]
 
 _DEEPEST = 2  # root/step/item
 
@@ -35,6 +39,13 @@ class Entry:
             from are missing; or "unfinished" where a save was cut short or still runs.
         n_bytes: bytes of its files, without those of earlier steps.
         reason: why it is broken.
+        kind: "full", or "delta" where it follows from earlier steps; None where no manifest says.
+        base: what a delta follows from: the name of the step that wrote it, where that is found
+            beside it, else the uuid of its stripe.
+        chain_length: how many earlier steps the longest chain has.
+        own_bytes: bytes that no other item has a link to: what deleting it frees.
+        shared_bytes: bytes of its files and of `base/` that other items have, too, and of those
+            stripes of earlier steps that lie only there.
     """
 
     step: str | None
@@ -43,6 +54,11 @@ class Entry:
     state: State
     n_bytes: int
     reason: str | None = None
+    kind: Kind | None = None
+    base: str | None = None
+    chain_length: int = 0
+    own_bytes: int = 0
+    shared_bytes: int = 0
 
 
 def is_item(path: str | os.PathLike[str]) -> bool:
@@ -70,7 +86,8 @@ def list_items(path: str | os.PathLike[str]) -> list[Entry]:
         raise NotFound(f"There is no directory {root}. Give a checkpoint root, a step or an item.")
     try:
         found = sorted(_walk(root, 0), key=lambda place: _order(place.relative_to(root)))
-        return [_entry(root, directory) for directory in found]
+        read = functools.cache(_named)  # of many steps, each is looked at for each that follows
+        return [_entry(root, directory, read) for directory in found]
     except OSError as err:
         raise IoError(err.errno, f"Cannot list {root}: {err.strerror}", err.filename) from err
 
@@ -120,37 +137,72 @@ def _walk(directory: FilePath, depth: int) -> Iterator[FilePath]:
                 yield from _walk(child, depth + 1)
 
 
-def _entry(root: FilePath, directory: FilePath) -> Entry:
+def _entry(root: FilePath, directory: FilePath, read: _Read) -> Entry:
     parts = directory.relative_to(root).parts
     published = (directory / MANIFEST_NAME).is_file()
     committed = not any(TEMPORARY in part for part in parts)
-    reason = _missing_base(directory) if published and committed else None
+    named = read(directory.absolute()) if published and committed else None
+    reason = _missing_base(named) if named else None
+    files = [status for path in _children(directory) if (status := _file_status(path))]
+    held = files + [status for path in _bases(directory) if (status := _file_status(path))]
+    shared_bytes = sum(status.st_size for status in held if status.st_nlink > 1)
+    if named and not named.linked:
+        here = named.files
+        elsewhere = (spec for spec in named.bases if not here[spec.uuid].exists())
+        shared_bytes += sum(spec.bytes for spec in elsewhere)
     return Entry(
         step=parts[0] if len(parts) == _DEEPEST else None,
         item=directory.name,
         path=os.fspath(directory),
         state="broken" if reason else "published" if published and committed else "unfinished",
-        n_bytes=sum(map(_file_bytes, _children(directory))),
+        n_bytes=sum(status.st_size for status in files),
         reason=reason,
+        kind=None if named is None else "delta" if named.bases else "full",
+        base=None if named is None else _base(named, read),
+        chain_length=0 if named is None else named.chain_length,
+        own_bytes=sum(status.st_size for status in held if status.st_nlink == 1),
+        shared_bytes=shared_bytes,
     )
 
 
-def _missing_base(directory: FilePath) -> str | None:
-    """Return what is missing of that which an item follows from; None if nothing is.
+def _named(directory: FilePath) -> NamedStripes | None:
+    """Return what a manifest says of stripes; None if it cannot be read.
 
-    A manifest that cannot be read says nothing, and is reported by who reads the item.
+    That is then reported by who reads the item.
     """
-    path = directory / MANIFEST_NAME
     with contextlib.suppress(OSError, Corrupt, Unsupported):
-        data = path.read_bytes()
-        if f'"{DELTA}"'.encode() in data:
-            base = decode_pending(data, str(path)).base
-            if base is not None:
-                try:
-                    find_stripes(directory, [spec.uuid for spec in base.stripes], base.linked)
-                except NotFound as err:
-                    return str(err)
+        return named_stripes(directory)
     return None
+
+
+def _missing_base(named: NamedStripes) -> str | None:
+    """Return what is missing of that which an item follows from; None if nothing is."""
+    try:
+        find_stripes(named.item, [spec.uuid for spec in named.bases], named.linked)
+    except NotFound as err:
+        return str(err)
+    return None
+
+
+def _base(named: NamedStripes, read: _Read) -> str | None:
+    """Return what a delta follows from: the step that wrote the stripe, or the stripe's uuid."""
+    uuid = next((spec.base for spec in named.own if spec.base is not None), None)
+    if uuid is None:
+        return None
+    step = named.item.absolute().parent
+    in_steps = [(each.name, each / named.item.name) for each in _children(step.parent)]
+    beside = [(each.name, each) for each in _children(step)]  # where steps are items
+    for name, other in (*in_steps, *beside):
+        if other != named.item.absolute() and TEMPORARY not in name:
+            there = read(other)
+            if there is not None and any(spec.uuid == uuid for spec in there.own):
+                return name
+    return uuid
+
+
+def _bases(directory: FilePath) -> list[FilePath]:
+    base = directory / BASE_NAME
+    return _children(base) if base.is_dir() else []
 
 
 def _children(directory: FilePath) -> list[FilePath]:
@@ -161,13 +213,13 @@ def _children(directory: FilePath) -> list[FilePath]:
         return []
 
 
-def _file_bytes(path: FilePath) -> int:
-    """Length of a file; 0 if it is none, or was deleted after it was found."""
+def _file_status(path: FilePath) -> os.stat_result | None:
+    """Return the status of a file; None if it is none, or was deleted after it was found."""
     try:
         status = path.stat()
     except FileNotFoundError:
-        return 0
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
 def _order(place: FilePath) -> tuple[list[tuple[int, int | str]], ...]:

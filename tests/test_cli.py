@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from delta_items import drifting, follow, steps_of
 
 import orbax_gds as ogds
 from orbax_gds import cli, listing
@@ -68,9 +70,38 @@ def test_ls_of_a_root_as_json(root):
     listed = json.loads(run("ls", root, "--json").stdout)
     assert listed["path"] == str(root)
     assert [set(entry) for entry in listed["items"]] == [
-        {"step", "item", "path", "state", "n_bytes", "reason"}
+        {"step", "item", "path", "state", "n_bytes", "reason", "kind", "base", "chain_length"}
+        | {"own_bytes", "shared_bytes"}
     ] * 3
     assert listed["items"][0]["n_bytes"] > 4096
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_ls_tells_deltas_their_bases_and_what_steps_share(tmp_path, linked):
+    items = steps_of(tmp_path, 4)
+    tree = {"w": np.arange(3000, dtype=np.uint16)}
+    for item, each in zip(items, drifting(tree, 4), strict=True):
+        ogds.save(item, each)
+    follow(items[:3], linked=linked)
+    listed = json.loads(run("ls", tmp_path, "--json").stdout)["items"]
+    found = [(each["kind"], each["base"], each["chain_length"]) for each in listed]
+    assert found == [("full", None, 0), ("delta", "0", 1), ("delta", "1", 2), ("full", None, 0)]
+    stripes = [(item / "p00000.ogds").stat().st_size for item in items]
+    bases = [0, stripes[0], stripes[0] + stripes[1], 0]
+    needed = [stripes[0], stripes[0] + stripes[1], sum(stripes[:2]), 0]
+    assert [each["shared_bytes"] for each in listed] == (needed if linked else bases)
+    for each, base in zip(listed, bases, strict=True):
+        there = each["n_bytes"] + base
+        assert each["own_bytes"] + each["shared_bytes"] == there
+    rows = run("ls", tmp_path).stdout.splitlines()
+    assert "delta of 1, chain of 2" in rows[2]
+    assert "full" in rows[3]
+    (step,) = json.loads(run("ls", tmp_path / "2", "--json").stdout)["items"]
+    assert (step["base"], step["chain_length"]) == ("1", 2)
+    uuid = read_manifest(items[1]).stripes[0].uuid
+    shutil.rmtree(tmp_path / "1")
+    (step,) = json.loads(run("ls", tmp_path / "2", "--json").stdout)["items"]
+    assert (step["base"], step["state"]) == (uuid, "published" if linked else "broken")
 
 
 def test_ls_of_an_item_lists_its_leaves_on_one_line_each(root):
