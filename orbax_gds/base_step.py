@@ -58,6 +58,7 @@ class BaseStep:
         spec: how the manifest of that names the stripes of the chain.
         files: these, open, the oldest first; the base itself is the last.
         not_linked: why they do not lie in the item; None if they do.
+        gains: bool[n_chunks], which chunks are coded against it; None for all.
     """
 
     item: FilePath
@@ -65,6 +66,7 @@ class BaseStep:
     spec: BaseSpec
     files: tuple[StripeFile, ...]
     not_linked: str | None
+    gains: np.ndarray | None = None
 
     def __enter__(self) -> "BaseStep":
         return self
@@ -83,14 +85,36 @@ class BaseStep:
         """Of all stripes of the chain, the oldest first."""
         return [link.spec.uuid for link in self.files]
 
+    def _records(self) -> tuple[np.ndarray, ...]:
+        """Of every link RECORD[n_chunks]: the frames from which the words of the base come."""
+        asked = np.zeros(len(self.files[-1].records), stripes.RECORD)
+        gains = np.ones(len(asked), bool) if self.gains is None else self.gains
+        asked["flags"][gains] = stripes.DELTA_FLAG  # so that all the frame needs is in the links
+        return links_of(asked, self.files, np.arange(len(asked)))
+
+    def frames_of(self, chunk: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the frames of one chunk, read from the links, as `_native.encode_run` has them.
+
+        Raises:
+            IoError, Truncated: they cannot be read.
+        """
+        links: list[tuple[np.ndarray, np.ndarray]] = []
+        asked = np.zeros(len(self.files[-1].records), stripes.RECORD)
+        asked["flags"] = stripes.DELTA_FLAG
+        rows = links_of(asked, self.files, np.array([chunk]))
+        for link, records in zip(self.files, rows, strict=True):
+            frame = np.empty(int(records["frame_bytes"][0]), np.uint8)
+            if len(frame):
+                link.file.read(int(records["offset"][0]), frame)
+            records["offset"] = 0
+            links.append((frame, _as_bytes(records)))
+        return links
+
     @functools.cached_property
     def _rows(self) -> list[tuple[int, np.ndarray]]:
         """Of every link its descriptor and, as bytes, the records of the chunks that need it."""
-        asked = np.zeros(len(self.files[-1].records), stripes.RECORD)
-        asked["flags"] = stripes.DELTA_FLAG  # any frame of the new stripe may be a delta
         links: list[tuple[int, np.ndarray]] = []
-        rows = links_of(asked, self.files, np.arange(len(asked)))
-        for link, records in zip(self.files, rows, strict=True):
+        for link, records in zip(self.files, self._records(), strict=True):
             descriptor = link.file.descriptor
             assert descriptor is not None, "seen when it was opened"
             links.append((descriptor, _as_bytes(records)))

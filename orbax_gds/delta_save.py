@@ -1,6 +1,7 @@
 """The part of a save that makes it a delta: it finds a base, reads it, and does without it."""
 
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Sequence
@@ -9,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from orbax_gds import weighing
 from orbax_gds._native import STATUS, BrokenBase
+from orbax_gds.base_sample import chunks_that_gain
 from orbax_gds.base_step import BaseStep, find_base
 from orbax_gds.chains import is_delta
 from orbax_gds.codecs import codec_by_name
@@ -22,7 +25,9 @@ from orbax_gds.known_steps import KnownSteps
 from orbax_gds.monitoring import ChunkBytes, Stopwatch
 from orbax_gds.options import Options
 from orbax_gds.plan import Cut, Run
+from orbax_gds.staging import BufferPool
 from orbax_gds.stripe_specs import BASE_NAME, BaseSpec
+from orbax_gds.stripe_writer import Source
 
 __all__ = ["DeltaSave"]
 
@@ -84,6 +89,23 @@ class DeltaSave(contextlib.AbstractContextManager["DeltaSave"]):
             self.base = self._closing.enter_context(found)
         else:
             self.reason = found
+
+    def sound_out(self, save: Source, buffers: BufferPool) -> None:
+        """Leave chunks out that a sample says are no smaller as deltas, and the base if all are.
+
+        Args:
+            save: whose words are all at hand.
+            buffers: one is taken meanwhile.
+        """
+        if self.base is None:
+            return
+        coding = weighing.of_delta(save.options.codec, save.cut.plan, on_memory=False)
+        with save.watch.time("find base"), buffers.acquire() as buffer:
+            gains = chunks_that_gain(save, self.base, coding, buffer.memory)
+        if gains.any():
+            self.base = dataclasses.replace(self.base, gains=gains)
+        else:
+            self._let_go("no chunk of a sample is smaller as a delta")
 
     @property
     def spec(self) -> BaseSpec | None:

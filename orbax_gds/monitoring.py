@@ -120,8 +120,8 @@ class ProcessReport:
             follow from others; "weigh" measured storage and codecs, where the choice was worth it;
             "encode", "pace" (waiting for `io_rate`) and "write" are summed over threads; "sync";
             "commit", of process 0 alone, is publication. Of a save that may be a delta "find base"
-            looked for the step before it, and "read base" and "decode base", summed over threads,
-            brought its words.
+            looked for the step before it, and in a sample for what of it is of use; "read base" and
+            "decode base", summed over threads, brought its words.
         base: uuid of the stripe of an earlier step that this one's deltas follow from; None of a
             full step.
         chain_length: stripes of earlier steps that this one needs, 0 for a full step.

@@ -339,6 +339,8 @@ class Prepared:
                     driver=driver,
                     watch=self.watch,
                 )
+                if self._keeps_words:
+                    delta.sound_out(self, buffers)
                 has_base = delta.base is not None
                 self.coding = choose_coding(
                     self, driver, path, key, buffers, storage, has_base=has_base
