@@ -7,9 +7,9 @@ only takes references.
 import dataclasses
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import filterfalse
-from operator import attrgetter, itemgetter, methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import jax
@@ -21,15 +21,20 @@ from orbax_gds import _native
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Unsupported
 from orbax_gds.leaves import Flat, layout_key
-from orbax_gds.manifest import LeafSpec, path_text
+from orbax_gds.manifest import LeafSpec
+from orbax_gds.pieces import Pieces, picker, pieces_of
 from orbax_gds.plan import POOL_BELOW_BYTES, ShardBox, Window
 from orbax_gds.shardings import Box, Device, boxes_by_device
 
-__all__ = ["Picks", "Snapshot", "picker", "pinned_copies"]
+__all__ = ["Picks", "Snapshot", "pinned_copies"]
 
 _ABSENT = np.empty(0, np.uint8)
 _ADDRESS = methodcaller("unsafe_buffer_pointer")
+_AS_BYTES = methodcaller("view", np.uint8)
+_COPY = methodcaller("copy")
+_IN_ONE_ROW = methodcaller("reshape", -1)
 _IS_DELETED = methodcaller("is_deleted")
+_IS_NATIVE = attrgetter("dtype.isnative")
 _LAYOUT = attrgetter("format.layout")
 _LAYOUT_AT_ONCE = attrgetter("_pjrt_layout")  # what `format` is made of, in a fifth of the time
 _MATRIX_BELOW_BYTES = 16 << 10  # measured: above it a copy takes as long as a view
@@ -46,43 +51,52 @@ class Picks:
     """
 
     def __init__(self, flat: Flat, shards: Sequence[ShardBox]) -> None:
-        self._n_shards = len(shards)
-        self._picks: list[_Pick] = []
-        vectors: list[_Small] = []
-        matrices: list[_Small] = []
+        self._n_shards, self._specs = len(shards), flat.specs
+        self._copied: list[_Pick] = []
+        ours: list[_Pick] = []
+        vectors: list[_Pick] = []
+        matrices: list[_Pick] = []
+        views: list[_Pick] = []
+        self._far: list[_Pick] = []
+        self._n_pieces: dict[int, int] = {}
         layouts: dict[Hashable, _Layout] = {}
         loads: dict[Device, int] = defaultdict(int)  # bytes that are taken from each
         for number, shard in enumerate(shards):
             spec, value = flat.specs[shard.leaf], flat.values[shard.leaf]
             n_bytes = dtype_by_name(spec.dtype or "").element_bytes * shard.n_elements
             if spec.sharding is None:
-                is_users = spec.type == "numpy.ndarray"
-                self._picks.append(
-                    _Pick(number=number, leaf=shard.leaf, n_bytes=n_bytes, is_copied=is_users)
-                )
+                kind = self._copied if spec.type == "numpy.ndarray" else ours
+                kind.append(_Pick(number=number, leaf=shard.leaf, n_bytes=n_bytes))
                 continue
             key = layout_key(spec, value)
             layout = layouts.get(key) or layouts.setdefault(key, _layout(value))
-            if layout.is_near and _is_small(spec, n_bytes):
-                kind = matrices if len(shard.extent) > 1 else vectors
-                kind.append(_Small(number=number, leaf=shard.leaf, n_bytes=n_bytes))
-                continue
             place = None
             if layout.places is not None:
                 place = _least_loaded(layout.places[shard.start, shard.extent], loads)
                 loads[place[1]] += n_bytes
-            self._picks.append(
-                _Pick(
-                    number=number,
-                    leaf=shard.leaf,
-                    place=place,
-                    is_far=layout.is_far,
-                    n_bytes=n_bytes,
-                )
-            )
-        self._vectors = _Gather(vectors, flat.specs) if vectors else None
-        self._matrices = _Gather(matrices, flat.specs) if matrices else None
-        self._matrices_apart = [_Pick(number=each.number, leaf=each.leaf) for each in matrices]
+                self._n_pieces[shard.leaf] = layout.n_pieces
+            if layout.is_far:
+                kind = self._far
+            elif _is_small(spec, n_bytes):
+                kind = matrices if len(shard.extent) > 1 else vectors
+            else:
+                kind = views
+            kind.append(_Pick(number=number, leaf=shard.leaf, place=place, n_bytes=n_bytes))
+        self._users = _Host(self._copied, are_copied=True)
+        self._ours = _Host(ours, are_copied=False)
+        self._views = self._viewed(views)
+        self._all_far = self._viewed(self._far)
+        self._staged = [pick.number for pick in (*self._far, *self._copied)]
+        self._vectors = _Gather(vectors, self._pieces(vectors)) if vectors else None
+        self._matrices = _Gather(matrices, self._pieces(matrices)) if matrices else None
+        self._matrices_apart = self._viewed(matrices)
+
+    def _pieces(self, picks: Sequence["_Pick"]) -> Pieces:
+        leaves, places = [pick.leaf for pick in picks], [pick.place for pick in picks]
+        return Pieces(leaves, places, self._n_pieces, self._specs)
+
+    def _viewed(self, picks: Sequence["_Pick"]) -> "_Views":
+        return _Views(picks, self._pieces(picks))
 
     def staged_bytes(self) -> list[int]:
         """Return what the copy of each shard takes in host memory; 0 where it is viewed there.
@@ -90,8 +104,8 @@ class Picks:
         Those of small jax arrays do not count: they are copied with the first window.
         """
         sizes = [0] * self._n_shards
-        for pick in self._picks:
-            sizes[pick.number] = pick.n_bytes if pick.is_staged else 0
+        for pick in (*self._far, *self._copied):
+            sizes[pick.number] = pick.n_bytes
         return sizes
 
     def take(self, values: Sequence[Any], *, staged: Sequence[int] | None = None) -> list[Any]:
@@ -114,41 +128,28 @@ class Picks:
             Unsupported: another thread donated an array meanwhile.
         """
         words: list[Any] = [_ABSENT] * self._n_shards
-        picks = self._picks
-        if staged is not None:
-            wanted = set(staged)
-            picks = [pick for pick in picks if not pick.is_staged or pick.number in wanted]
-        self._put(words, picks, values)
+        self.take_more(words, values, self._staged if staged is None else staged)
+        self._ours.into(words, values)
+        self._views.into(words, values)
         if self._vectors is not None:
             self._vectors.into(words, values)
         if self._matrices is not None:
             if self._matrices.are_in_c_order(values):
                 self._matrices.into(words, values)
             else:
-                self._put(words, self._matrices_apart, values)
+                self._matrices_apart.into(words, values)
         return words
 
     def take_more(self, words: list[Any], values: Sequence[Any], staged: Sequence[int]) -> None:
         """Put the words of further staged shards, by number, among those taken."""
-        wanted = set(staged)
-        self._put(words, [pick for pick in self._picks if pick.number in wanted], values)
-
-    def _put(self, words: list[Any], picks: Sequence["_Pick"], values: Sequence[Any]) -> None:
-        far: list[int] = []
-        for pick in picks:
-            value = values[pick.leaf]
-            if isinstance(value, np.ndarray):
-                value = _little_endian(value, copy=pick.is_copied)
-            elif pick.place is not None:
-                value = _piece(value, pick.place)
-            if pick.is_far:
-                far.append(pick.number)
-            words[pick.number] = value
-        if far:
-            for number, copy in zip(far, pinned_copies([words[n] for n in far]), strict=True):
-                words[number] = copy
-        for pick in picks:
-            words[pick.number] = _words(np.asarray(words[pick.number]))
+        far, users = self._all_far, self._users
+        if len(staged) < len(self._staged):
+            wanted = set(staged)
+            far = self._viewed([pick for pick in self._far if pick.number in wanted])
+            copied = [pick for pick in self._copied if pick.number in wanted]
+            users = _Host(copied, are_copied=True)
+        far.into(words, values, are_far=True)
+        users.into(words, values)
 
 
 class Snapshot:
@@ -195,39 +196,62 @@ class _Pick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         number: its position among the shards.
         leaf: number of the leaf.
         place: the piece of a jax array with its box, as number and device; None if all is one.
-        is_far: whether it lies outside host memory.
         n_bytes: of its words.
-        is_copied: whether it is an array of the user's, who may write into it.
     """
 
     number: int
     leaf: int
     place: tuple[int, Device] | None = None
-    is_far: bool = False
     n_bytes: int = 0
-    is_copied: bool = False
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether it takes host memory of its own."""
-        return self.is_far or self.is_copied
 
 
-class _Small(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A whole leaf in host memory that is cheaper to copy than to refer to."""
+class _Host:
+    """Takes what is no jax array: what users may write into is copied."""
 
-    number: int
-    leaf: int
-    n_bytes: int
+    def __init__(self, picks: Sequence[_Pick], *, are_copied: bool) -> None:
+        self._numbers = [pick.number for pick in picks]
+        self._pick = picker([pick.leaf for pick in picks])
+        self._are_copied = are_copied
+
+    def into(self, words: list[Any], values: Sequence[Any]) -> None:
+        """Put the words of the leaves among those of the shards."""
+        arrays = self._pick(values)
+        if all(map(_IS_NATIVE, arrays)):
+            _put(words, self._numbers, map(_COPY, arrays) if self._are_copied else arrays)
+        else:
+            swapped = (_little_endian(array, copy=self._are_copied) for array in arrays)
+            _put(words, self._numbers, swapped)
+
+
+class _Views:
+    """Takes arrays on one device each: views in host memory, or copies there."""
+
+    def __init__(self, picks: Sequence[_Pick], pieces: Pieces) -> None:
+        self._numbers = [pick.number for pick in picks]
+        self._pieces = pieces
+
+    def into(self, words: list[Any], values: Sequence[Any], *, are_far: bool = False) -> None:
+        """Put the words of the pieces among those of the shards.
+
+        Raises:
+            Unsupported: another thread donated an array meanwhile; or a piece lies on another
+                device than planned.
+        """
+        if not self._numbers:
+            return
+        pieces = self._pieces.of(values)
+        try:
+            _put(words, self._numbers, pinned_copies(list(pieces)) if are_far else pieces)
+        except RuntimeError as error:
+            self._pieces.refuse_deleted(values, error)
+            raise  # what computes them failed
 
 
 class _Gather:
     """Copies many small arrays at once: a view of each takes jax longer (measured: 12 µs)."""
 
-    def __init__(self, small: Sequence[_Small], specs: Sequence[LeafSpec]) -> None:
-        self._specs = specs
-        self._leaves = [each.leaf for each in small]
-        self._pick: Callable[[Sequence[Any]], Sequence[jax.Array]] = picker(self._leaves)
+    def __init__(self, small: Sequence[_Pick], pieces: Pieces) -> None:
+        self._of = pieces
         sizes = np.array([each.n_bytes for each in small], np.uint64)
         self._pieces = np.stack([np.zeros_like(sizes), sizes], axis=1)
         ends = np.cumsum(sizes).tolist()
@@ -242,10 +266,10 @@ class _Gather:
         Raises:
             Unsupported: another thread donated an array meanwhile.
         """
-        arrays = self._pick(values)
+        arrays = self._of.of(values)
         layouts = _layouts(arrays)
         if len(layouts) != len(arrays):
-            self._refuse_deleted(arrays, None)
+            self._of.refuse_deleted(values, None)
         by_layout = {layout: at for at, layout in enumerate(layouts)}
         return all(_is_in_c_order(arrays[at]) for at in by_layout.values())
 
@@ -255,50 +279,33 @@ class _Gather:
         The second look at the addresses fails if a donation has begun since the first: jax waits
         for one that is under way and then refuses to give the address.
         """
-        arrays = self._pick(values)
+        arrays = self._of.of(values)
         arena = np.empty(self._n_bytes, np.uint8)
         pieces = self._pieces.copy()
         try:
-            jax.block_until_ready(arrays)
-        except RuntimeError as error:
-            self._refuse_deleted(arrays, error)
+            jax.block_until_ready(self._of.whole(values))
+            pieces[:, 0] = addresses = _addresses(arrays)
+            _native.gather(pieces, arena)
+            again = _addresses(arrays)
+        except (RuntimeError, ValueError) as error:
+            self._of.refuse_deleted(values, error)
             raise  # what computes them failed
-        pieces[:, 0] = addresses = self._addresses(arrays)
-        _native.gather(pieces, arena)
-        if not np.array_equal(addresses, self._addresses(arrays)):
+        if not np.array_equal(addresses, again):
             raise Unsupported("An array moved while it was saved. Save from the training thread.")
         for number, begin, end in self._places:
             words[number] = arena[begin:end]
 
-    def _addresses(self, arrays: Sequence[jax.Array]) -> np.ndarray:
-        try:
-            return np.fromiter(map(_ADDRESS, arrays), np.uint64, len(arrays))
-        except (RuntimeError, ValueError) as error:
-            self._refuse_deleted(arrays, error)
-            raise
 
-    def _refuse_deleted(self, arrays: Sequence[jax.Array], error: Exception | None) -> None:
-        for leaf, array in zip(self._leaves, arrays, strict=True):
-            if array.is_deleted():
-                raise Unsupported(
-                    f"Leaf {path_text(self._specs[leaf].path)!r} was deleted or donated by another "
-                    "thread while it was saved; nothing was written. Save before donating."
-                ) from error
-
-
-def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function that picks the values at these positions, in C."""
-    if len(positions) > 1:
-        return itemgetter(*positions)
-    return lambda values: [values[at] for at in positions]
+def _addresses(arrays: Sequence[jax.Array]) -> np.ndarray:
+    return np.fromiter(map(_ADDRESS, arrays), np.uint64, len(arrays))
 
 
 def _is_small(spec: LeafSpec, n_bytes: int) -> bool:
-    """Whether copying a leaf's words costs less than a view of them.
+    """Whether copying a shard's words costs less than a view of them.
 
     Words of less than 8 bits may be packed. Of a matrix jax must be asked for the layout, too.
     """
-    if spec.prng is not None or dtype_by_name(spec.dtype or "").bits % 8 != 0:
+    if dtype_by_name(spec.dtype or "").bits % 8 != 0:
         return False
     is_matrix = len(spec.shape or ()) > 1
     return n_bytes < (_MATRIX_BELOW_BYTES if is_matrix else POOL_BELOW_BYTES)
@@ -335,9 +342,9 @@ class _Layout:
     places: Mapping[Box, Sequence[tuple[int, Device]]] | None
 
     @property
-    def is_near(self) -> bool:
-        """Whether all is one piece of host memory."""
-        return self.places is None and not self.is_far
+    def n_pieces(self) -> int:
+        """How many pieces there are, on the devices of this process."""
+        return 1 if self.places is None else sum(map(len, self.places.values()))
 
 
 def _layout(value: jax.Array) -> _Layout:
@@ -346,19 +353,22 @@ def _layout(value: jax.Array) -> _Layout:
         return _Layout(is_far=is_far, places=None)
     boxes = boxes_by_device(value.sharding, value.shape)
     places: dict[Box, list[tuple[int, Device]]] = defaultdict(list)
-    for number in range(len(value.sharding.addressable_devices)):
-        (device,) = value.addressable_data(number).devices()
-        places[boxes[device]].append((number, device))
+    for number, piece in enumerate(pieces_of(value)):
+        (device,) = piece.devices()
+        box = boxes[device]
+        if piece.shape != box[1]:
+            raise Unsupported(
+                f"An array has a piece of the shape {piece.shape} on {device}, where "
+                f"{value.sharding} says {box[1]}. Reshard it."
+            )
+        places[box].append((number, device))
     return _Layout(is_far=is_far, places=places)
 
 
 def _least_loaded(
     places: Sequence[tuple[int, Device]], loads: Mapping[Device, int]
 ) -> tuple[int, Device]:
-    """Return the replica to take, so that the devices of a process share the copying.
-
-    Of an array that is whole on every device jax gives that on the first alone.
-    """
+    """Return the replica to take, so that the devices of a process share the copying."""
     return places[0] if len(places) == 1 else min(places, key=lambda place: loads[place[1]])
 
 
@@ -366,18 +376,6 @@ def _spread(sharding: Sharding) -> tuple[bool, bool]:
     """Return whether there are several devices, and whether they are not CPUs."""
     devices = sharding.device_set
     return len(devices) > 1, next(iter(devices)).platform != "cpu"
-
-
-def _piece(value: jax.Array, place: tuple[int, Device]) -> jax.Array:
-    """Return one piece of an array: fetching those of all replicas would cost as much for each."""
-    number, device = place
-    piece = value.addressable_data(number)
-    if device not in piece.devices():
-        raise Unsupported(
-            f"Piece {number} of an array lies on {piece.devices()}, not on {device} as in an array "
-            f"of an equal sharding before: {value.sharding}. Reshard it, or take a new handler."
-        )
-    return piece
 
 
 def pinned_copies(arrays: list[jax.Array]) -> list[jax.Array]:
@@ -401,6 +399,8 @@ def _little_endian(array: np.ndarray, *, copy: bool) -> np.ndarray:
     return array.copy(order="C") if copy else array
 
 
-def _words(array: np.ndarray) -> np.ndarray:
-    """View an array as its bytes in C order; copied only if they do not lie so."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _put(words: list[Any], numbers: Sequence[int], arrays: Iterable[Any]) -> None:
+    """Put arrays among the words as their bytes in C order, copied only if they do not lie so."""
+    flat = map(_IN_ONE_ROW, map(np.ascontiguousarray, map(np.asarray, arrays)))
+    for number, array in zip(numbers, map(_AS_BYTES, flat), strict=True):
+        words[number] = array

@@ -24,7 +24,7 @@ LAYERS = (
     ("report",),
     ("wording",),
     ("terminal", "page"),
-    ("events", "leaves"),
+    ("events", "leaves", "pieces"),
     ("snapshot",),
     ("plan_cache", "stripe_writer"),
     ("saving", "restoring"),
@@ -47,6 +47,7 @@ SEES_JAX = {
     "snapshot",
 } | {
     "events",
+    "pieces",
     "plan_cache",
     "saving",
     "restoring",

@@ -18,7 +18,7 @@ from in_memory import (
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import orbax_gds as ogds
-from orbax_gds import leaves, snapshot
+from orbax_gds import leaves, pieces, snapshot
 from orbax_gds.errors import Unsupported
 from orbax_gds.snapshot import Picks
 
@@ -57,18 +57,21 @@ def test_the_collector_of_cycles_is_left_as_it_was(enabled):
         (gc.enable if was_enabled else gc.disable)()
 
 
-def test_a_snapshot_fetches_only_the_pieces_that_are_stored(monkeypatch):
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_snapshot_copies_only_the_pieces_that_are_stored(monkeypatch, hidden):
+    if hidden:
+        monkeypatch.setattr(pieces, "_AT_ONCE", attrgetter("no_such_attribute"))
     halves = NamedSharding(mesh(4, 2), PartitionSpec("y"))
     tree = [jax.device_put(np.full(8, n), halves) for n in range(10)]
     flat = leaves.flatten(tree)
     shards = leaves.owned_shards(flat, 0)
-    fetched = []
-    fetch = type(tree[0]).addressable_data
+    copied = []
+    gather = snapshot._native.gather
     monkeypatch.setattr(
-        type(tree[0]), "addressable_data", lambda a, n: fetched.append(n) or fetch(a, n)
+        snapshot._native, "gather", lambda p, out: copied.append(len(p)) or gather(p, out)
     )
     words = Picks(flat, shards).take(flat.values)
-    assert len(fetched) == 8 + len(shards) == 8 + 20  # all 8 of the first array, to find the boxes
+    assert copied == [len(shards)] == [20]
     for leaf, array in stored_arrays(flat, shards, words).items():
         np.testing.assert_array_equal(array, np.full(8, leaf))
 
@@ -80,13 +83,16 @@ def test_the_devices_that_hold_replicas_of_a_part_share_the_copying(monkeypatch)
     tree += [jax.device_put(np.zeros(64, np.int8), quarters) for _ in range(8)]
     flat = leaves.flatten(tree)
     taken = dict.fromkeys(jax.devices(), 0)
-    piece = snapshot._piece
+    of = snapshot.Pieces.of
 
-    def counted(value, place):
-        taken[place[1]] += value.addressable_data(place[0]).nbytes
-        return piece(value, place)
+    def counted(self, values):
+        chosen = of(self, values)
+        for piece in chosen:
+            (device,) = piece.devices()
+            taken[device] += piece.nbytes
+        return chosen
 
-    monkeypatch.setattr(snapshot, "_piece", counted)
+    monkeypatch.setattr(snapshot.Pieces, "of", counted)
     Picks(flat, leaves.owned_shards(flat, 0)).take(flat.values)
     assert sum(taken.values()) == sum(array.nbytes for array in tree)
     assert max(taken.values()) - min(taken.values()) <= 4 * 16
