@@ -47,7 +47,7 @@ class Picks:
 
     Args:
         flat: a tree of the structure.
-        shards: boxes that lie on devices of this process, from `owned_shards`.
+        shards: boxes that lie on devices of this process, or slices of these, from `owned_shards`.
     """
 
     def __init__(self, flat: Flat, shards: Sequence[ShardBox]) -> None:
@@ -70,18 +70,21 @@ class Picks:
                 continue
             key = layout_key(spec, value)
             layout = layouts.get(key) or layouts.setdefault(key, _layout(value))
-            place = None
+            place = part = None
             if layout.places is not None:
-                place = _least_loaded(layout.places[shard.start, shard.extent], loads)
+                held = layout.held(shard)
+                place = _least_loaded(layout.places[held], loads)
                 loads[place[1]] += n_bytes
+                part = _part(shard, held)
                 self._n_pieces[shard.leaf] = layout.n_pieces
             if layout.is_far:
                 kind = self._far
-            elif _is_small(spec, n_bytes):
+            elif part is None and _is_small(spec, n_bytes):
                 kind = matrices if len(shard.extent) > 1 else vectors
             else:
                 kind = views
-            kind.append(_Pick(number=number, leaf=shard.leaf, place=place, n_bytes=n_bytes))
+            pick = _Pick(number=number, leaf=shard.leaf, place=place, part=part, n_bytes=n_bytes)
+            kind.append(pick)
         self._users = _Host(self._copied, are_copied=True)
         self._ours = _Host(ours, are_copied=False)
         self._views = self._viewed(views)
@@ -196,12 +199,14 @@ class _Pick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         number: its position among the shards.
         leaf: number of the leaf.
         place: the piece of a jax array with its box, as number and device; None if all is one.
+        part: which part of that is the shard; None if it is all of it.
         n_bytes: of its words.
     """
 
     number: int
     leaf: int
     place: tuple[int, Device] | None = None
+    part: tuple[slice, ...] | None = None
     n_bytes: int = 0
 
 
@@ -224,10 +229,11 @@ class _Host:
 
 
 class _Views:
-    """Takes arrays on one device each: views in host memory, or copies there."""
+    """Takes arrays on one device each, or slices: views in host memory, or copies there."""
 
     def __init__(self, picks: Sequence[_Pick], pieces: Pieces) -> None:
         self._numbers = [pick.number for pick in picks]
+        self._parts = [(at, p.part) for at, p in enumerate(picks) if p.part is not None]
         self._pieces = pieces
 
     def into(self, words: list[Any], values: Sequence[Any], *, are_far: bool = False) -> None:
@@ -241,10 +247,26 @@ class _Views:
             return
         pieces = self._pieces.of(values)
         try:
-            _put(words, self._numbers, pinned_copies(list(pieces)) if are_far else pieces)
+            _put(words, self._numbers, self._copied(pieces) if are_far else self._viewed(pieces))
         except RuntimeError as error:
             self._pieces.refuse_deleted(values, error)
             raise  # what computes them failed
+
+    def _viewed(self, pieces: Sequence[jax.Array]) -> Iterable[Any]:
+        if not self._parts:
+            return pieces
+        arrays = list(map(np.asarray, pieces))
+        for at, part in self._parts:
+            arrays[at] = arrays[at][part]
+        return arrays
+
+    def _copied(self, pieces: Sequence[jax.Array]) -> list[jax.Array]:
+        """Slice where the pieces lie: no more than that is to be copied from there."""
+        arrays = list(pieces)
+        for at, part in self._parts:
+            begin, end = [s.start for s in part], [s.stop for s in part]
+            arrays[at] = jax.lax.slice(arrays[at], begin, end)
+        return pinned_copies(arrays)
 
 
 class _Gather:
@@ -346,6 +368,13 @@ class _Layout:
         """How many pieces there are, on the devices of this process."""
         return 1 if self.places is None else sum(map(len, self.places.values()))
 
+    def held(self, shard: ShardBox) -> Box:
+        """Return the box on a device that is the shard, or that the shard is a slice of."""
+        assert self.places is not None, "all is one piece"
+        if (shard.start, shard.extent) in self.places:
+            return shard.start, shard.extent
+        return next(box for box in self.places if _is_inside(shard, box))
+
 
 def _layout(value: jax.Array) -> _Layout:
     is_spread, is_far = _spread(value.sharding)
@@ -363,6 +392,23 @@ def _layout(value: jax.Array) -> _Layout:
             )
         places[box].append((number, device))
     return _Layout(is_far=is_far, places=places)
+
+
+def _is_inside(shard: ShardBox, box: Box) -> bool:
+    return all(
+        low <= begin and begin + n <= low + most
+        for begin, n, low, most in zip(shard.start, shard.extent, *box, strict=True)
+    )
+
+
+def _part(shard: ShardBox, held: Box) -> tuple[slice, ...] | None:
+    """Return which part of a box on a device is the shard; None if it is all of it."""
+    if (shard.start, shard.extent) == held:
+        return None
+    return tuple(
+        slice(begin - low, begin - low + n)
+        for begin, n, low in zip(shard.start, shard.extent, held[0], strict=True)
+    )
 
 
 def _least_loaded(

@@ -12,7 +12,7 @@ LAYERS = (
     ("_native", "_version", "errors", "final_names", "pacing", "threads", "uncollected"),
     ("monitoring", "options", "dtypes", "manifest", "staging"),
     ("codecs", "drivers", "plan"),
-    ("derived",),
+    ("derived", "slices"),
     ("parts",),
     ("coverage", "read_plan", "stripe", "sidecar", "paths", "deriving", "bandwidth", "owners"),
     ("pending",),
