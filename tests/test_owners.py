@@ -1,9 +1,11 @@
 """What several processes hold is divided among them evenly, once, and alike by all."""
 
+import collections
 import math
 
 import jax
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -94,11 +96,23 @@ def replicated(shapes, dtypes, holders) -> list[Replicated]:
     ]
 
 
-def loads_of(boxes, processes) -> np.ndarray:
-    """Bytes that each process stores; checks that all of each box is stored once."""
+def bytes_held(boxes) -> collections.Counter:
+    held = collections.Counter()
+    for each in boxes:
+        held[each.holders] += each.n_bytes
+    return held
+
+
+def loads_of(boxes, processes, alone=()) -> np.ndarray:
+    """Bytes that each process stores; checks that all of each box is stored once.
+
+    What each of the first processes holds alone is counted, too.
+    """
     loads = np.zeros(len(processes), np.int64)
+    loads[: len(alone)] = alone
+    held = bytes_held(boxes) + collections.Counter({(i,): n for i, n in enumerate(alone)})
     slices: dict[int, list[ShardBox]] = {}
-    for box, process in divided(boxes):
+    for box, process in divided(boxes, held):
         each = boxes[box.leaf]
         assert process in each.holders
         slices.setdefault(box.leaf, []).append(box)
@@ -126,7 +140,7 @@ def test_what_all_hold_is_divided_evenly_whatever_it_is(shapes, dtypes, n_proces
     boxes = replicated(shapes, dtypes, [processes] * len(shapes))
     loads = loads_of(boxes, processes)
     assert loads.max() <= loads.mean() + 2 * MIB
-    n_slices = sum(1 for _ in divided(boxes))
+    n_slices = sum(1 for _ in divided(boxes, bytes_held(boxes)))
     assert n_slices <= len(boxes) + 5 * len(dtypes) * len(boxes[0].shape) * n_processes
 
 
@@ -138,9 +152,10 @@ def test_every_process_divides_alike_though_it_sees_only_what_it_holds(leaves):
         [shape for shape, _ in leaves], ["bfloat16", "float32"], [groups[g] for _, g in leaves]
     )
     loads_of(boxes, (0, 1, 2, 3))
-    every = list(divided(boxes))
+    held = bytes_held(boxes)
+    every = list(divided(boxes, held))
     for process in range(4):
-        seen = list(divided([each for each in boxes if process in each.holders]))
+        seen = list(divided([each for each in boxes if process in each.holders], held))
         assert [each for each in seen if each[1] == process] == [
             each for each in every if each[1] == process
         ]
@@ -153,12 +168,57 @@ def test_of_one_large_array_each_process_stores_an_equal_part(n_processes):
     assert loads_of(boxes, processes).tolist() == [16 * MIB // n_processes] * n_processes
 
 
+@settings(max_examples=25)
+@given(
+    st.lists(sizes, min_size=1, max_size=6),
+    st.lists(sizes, min_size=1, max_size=6),
+    st.integers(2, 9),
+)
+def test_of_each_kind_all_store_as_much_whatever_follows_from_another(pairs, lone, n_processes):
+    processes = tuple(range(n_processes))
+    lone = [shape for shape in lone if shape not in pairs]
+    boxes = replicated(pairs, ["bfloat16", "float32"], [processes] * len(pairs))
+    boxes += [
+        msgspec.structs.replace(each, box=msgspec.structs.replace(each.box, leaf=len(boxes) + i))
+        for i, each in enumerate(replicated(lone, ["float32"], [processes] * len(lone)))
+    ]
+    loads = np.zeros((2, n_processes))
+    for box, process in divided(boxes, bytes_held(boxes)):
+        is_lone = box.leaf >= 2 * len(pairs)
+        n_bytes = dtype_by_name(boxes[box.leaf].dtype).element_bytes * box.n_elements
+        loads[int(is_lone), process] += n_bytes
+    for each in (*loads, loads.sum(axis=0)):
+        assert each.max() <= each.mean() + 4 * MIB
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(sizes, min_size=1, max_size=6),
+    st.lists(st.integers(0, 64 * MIB), min_size=1, max_size=6),
+    st.integers(6, 9),
+)
+def test_who_holds_much_alone_stores_less_of_what_all_hold(shapes, alone, n_processes):
+    processes = tuple(range(n_processes))
+    boxes = replicated(shapes, ["bfloat16", "float32"], [processes] * len(shapes))
+    loads = loads_of(boxes, processes, alone)
+    most = np.array([*alone, *[0] * (n_processes - len(alone))])
+    level = loads[loads > most].mean()
+    assert loads[loads > most].max() <= level + 2 * MIB
+    assert loads.min() >= level - 2 * MIB
+
+
+def test_who_stores_much_of_what_few_hold_stores_less_of_what_all_hold():
+    shapes, holders = [(8 * MIB,), (16 * MIB,)], [(0, 1), (0, 1, 2, 3)]
+    boxes = replicated(shapes, ["int8"], holders)
+    assert loads_of(boxes, (0, 1, 2, 3), [4 * MIB]).tolist() == [7 * MIB] * 4
+
+
 def test_what_cannot_be_cut_stays_whole():
     (box,) = replicated([(4096, 4096)], ["int8"], [(0, 1)])
     uncut = Replicated(
         box=box.box, shape=box.shape, dtype="int4", n_bytes=16 * MIB, holders=(0, 1), can_cut=False
     )
-    assert list(divided([uncut])) == [(box.box, 0)]
+    assert list(divided([uncut], bytes_held([uncut]))) == [(box.box, 0)]
 
 
 LAYERS, WIDTH, INNER, WORDS = 32, 4096, 11008, 32000
@@ -202,7 +262,7 @@ def tree_of_slices():
                 holders=(0, 1),
             )
         )
-    owned = list(divided(boxes))
+    owned = list(divided(boxes, bytes_held(boxes)))
     assert len(owned) > len(boxes)
     return tree, flat, owned
 
