@@ -183,7 +183,7 @@ def test_accelerators_are_snapshot_through_pinned_memory(monkeypatch):
 def test_every_copy_from_an_accelerator_is_dispatched_before_any_is_waited_for(monkeypatch):
     tree = jax.device_put([np.arange(5000 + n, dtype=np.float32) for n in range(20)])
     monkeypatch.setattr(snapshot, "_spread", lambda s: (len(s.device_set) > 1, True))
-    put, words, events = jax.device_put, snapshot._words, []
+    put, view, events = jax.device_put, snapshot._put, []
     array = type(tree[0])
     ready, begin = array.block_until_ready, array.copy_to_host_async
 
@@ -196,7 +196,11 @@ def test_every_copy_from_an_accelerator_is_dispatched_before_any_is_waited_for(m
         array, "copy_to_host_async", lambda a: events.append("dispatched") or begin(a)
     )
     monkeypatch.setattr(array, "block_until_ready", lambda a: events.append("waited") or ready(a))
-    monkeypatch.setattr(snapshot, "_words", lambda a: events.append("waited") or words(a))
+    monkeypatch.setattr(
+        snapshot,
+        "_put",
+        lambda words, at, a: view(words, at, (events.append("waited") or each for each in a)),
+    )
     assert_same_bits(round_trip(tree), tree)
     assert events[: 2 * len(tree)] == ["dispatched"] * len(tree) + ["waited"] * len(tree)
 
