@@ -148,11 +148,15 @@ def _shared_in_slices(
         unit = max(1, _UNIT_BYTES // element_bytes)
         while True:
             wanted = (end - at) // element_bytes
-            until = cut_point(box.extent, wanted, unit) if n_left else n_elements
+            is_last = wanted >= n_elements or n_left == 0
+            until = n_elements if is_last else cut_point(box.extent, wanted, unit)
             if until > done:
                 loads[process] += (until - done) * element_bytes
                 for number in lot:
-                    for part in slices_of(boxes[number].box, done, until):
+                    whole = boxes[number].box
+                    is_whole = until - done == n_elements
+                    parts = [whole] if is_whole else slices_of(whole, done, until)
+                    for part in parts:
                         yield part, process
                 done = until
             if done == n_elements:
