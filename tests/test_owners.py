@@ -96,6 +96,12 @@ def replicated(shapes, dtypes, holders) -> list[Replicated]:
     ]
 
 
+def one_after_another(*trees) -> list[Replicated]:
+    replace = msgspec.structs.replace
+    boxes = [box for tree in trees for box in tree]
+    return [replace(each, box=replace(each.box, leaf=i)) for i, each in enumerate(boxes)]
+
+
 def bytes_held(boxes) -> collections.Counter:
     held = collections.Counter()
     for each in boxes:
@@ -177,11 +183,10 @@ def test_of_one_large_array_each_process_stores_an_equal_part(n_processes):
 def test_of_each_kind_all_store_as_much_whatever_follows_from_another(pairs, lone, n_processes):
     processes = tuple(range(n_processes))
     lone = [shape for shape in lone if shape not in pairs]
-    boxes = replicated(pairs, ["bfloat16", "float32"], [processes] * len(pairs))
-    boxes += [
-        msgspec.structs.replace(each, box=msgspec.structs.replace(each.box, leaf=len(boxes) + i))
-        for i, each in enumerate(replicated(lone, ["float32"], [processes] * len(lone)))
-    ]
+    boxes = one_after_another(
+        replicated(pairs, ["bfloat16", "float32"], [processes] * len(pairs)),
+        replicated(lone, ["float32"], [processes] * len(lone)),
+    )
     loads = np.zeros((2, n_processes))
     for box, process in divided(boxes, bytes_held(boxes)):
         is_lone = box.leaf >= 2 * len(pairs)
@@ -189,6 +194,15 @@ def test_of_each_kind_all_store_as_much_whatever_follows_from_another(pairs, lon
         loads[int(is_lone), process] += n_bytes
     for each in (*loads, loads.sum(axis=0)):
         assert each.max() <= each.mean() + 4 * MIB
+
+
+@pytest.mark.parametrize("n_bytes", [3 * MIB // 2, 5 * MIB // 2])
+def test_lots_of_one_kind_fill_the_gaps_that_another_leaves(n_bytes):
+    processes = (0, 1, 2, 3)
+    dtypes = {"int8": 1, "int16": 2, "int32": 4, "int64": 8}
+    trees = (replicated([(n_bytes // n,)], [name], [processes]) for name, n in dtypes.items())
+    loads = loads_of(one_after_another(*trees), processes)
+    assert loads.max() <= loads.mean() + (0 if n_bytes < 2 * MIB else MIB)
 
 
 @settings(max_examples=25)
