@@ -82,8 +82,6 @@ def test_four_processes_store_equal_parts_of_few_large_replicated_arrays(tmp_pat
     n_derived = 0
     for item, stored in ((tmp_path / "0", ["alone"]), (tmp_path / "1", ["alone", "master"])):
         item /= "default"
-        sizes = [(item / f"p0000{process}.ogds").stat().st_size for process in range(4)]
-        assert min(sizes) >= 0.9 * max(sizes)
         assert n_bytes_stored(item) == [sum(expected[name].nbytes for name in stored) // 4] * 4
         for name, array in ogds.restore(item).items():
             assert np.asarray(array).tobytes() == expected[name].tobytes()
