@@ -44,6 +44,9 @@ class Pieces:
         places: of each the number of the piece and its device; None where the leaf is one piece.
         n_pieces: how many pieces leaves have that are several, by leaf.
         specs: of all leaves.
+
+    Attributes:
+        are_whole: whether the pieces are the leaves that they belong to, in the same order.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Pieces:
         )
         self._of_several = picker([at for at, place in enumerate(places) if place is not None])
         self._devices = [{place[1]} for place in places if place is not None]
+        self.are_whole = not self._devices and self._leaves == list(leaves)
 
     def whole(self, values: Sequence[Any]) -> Sequence[jax.Array]:
         """Return the leaves that the pieces belong to, each once."""

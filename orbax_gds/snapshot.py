@@ -7,7 +7,7 @@ only takes references.
 import dataclasses
 import threading
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import filterfalse
 from operator import attrgetter, methodcaller
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import msgspec
 import numpy as np
+from jax.experimental.layout import Layout
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from orbax_gds import _native
@@ -90,9 +91,12 @@ class Picks:
         self._views = self._viewed(views)
         self._all_far = self._viewed(self._far)
         self._staged = [pick.number for pick in (*self._far, *self._copied)]
-        self._vectors = _Gather(vectors, self._pieces(vectors)) if vectors else None
-        self._matrices = _Gather(matrices, self._pieces(matrices)) if matrices else None
-        self._matrices_apart = self._viewed(matrices)
+        self._gathers: list[_Gather] = []
+        if vectors:
+            self._gathers.append(_Gather(vectors, self._pieces(vectors), apart=None))
+        if matrices:
+            apart = self._viewed(matrices)
+            self._gathers.append(_Gather(matrices, self._pieces(matrices), apart=apart))
 
     def _pieces(self, picks: Sequence["_Pick"]) -> Pieces:
         leaves, places = [pick.leaf for pick in picks], [pick.place for pick in picks]
@@ -134,13 +138,8 @@ class Picks:
         self.take_more(words, values, self._staged if staged is None else staged)
         self._ours.into(words, values)
         self._views.into(words, values)
-        if self._vectors is not None:
-            self._vectors.into(words, values)
-        if self._matrices is not None:
-            if self._matrices.are_in_c_order(values):
-                self._matrices.into(words, values)
-            else:
-                self._matrices_apart.into(words, values)
+        for gather in self._gathers:
+            gather.into(words, values)
         return words
 
     def take_more(self, words: list[Any], values: Sequence[Any], staged: Sequence[int]) -> None:
@@ -270,10 +269,17 @@ class _Views:
 
 
 class _Gather:
-    """Copies many small arrays at once: a view of each takes jax longer (measured: 12 µs)."""
+    """Copies many small arrays at once: a view of each takes jax longer (measured: 12 µs).
 
-    def __init__(self, small: Sequence[_Pick], pieces: Pieces) -> None:
-        self._of = pieces
+    Args:
+        small: how the shards are taken.
+        pieces: the same as single-device arrays.
+        apart: how they are taken where their words do not all lie in C order; None of vectors,
+            whose words always do.
+    """
+
+    def __init__(self, small: Sequence[_Pick], pieces: Pieces, *, apart: _Views | None) -> None:
+        self._of, self._apart = pieces, apart
         sizes = np.array([each.n_bytes for each in small], np.uint64)
         self._pieces = np.stack([np.zeros_like(sizes), sizes], axis=1)
         ends = np.cumsum(sizes).tolist()
@@ -282,30 +288,36 @@ class _Gather:
         ]
         self._n_bytes = ends[-1]
 
-    def are_in_c_order(self, values: Sequence[Any]) -> bool:
-        """Whether the words of all these arrays lie in C order, as of a vector they always do.
+    def into(self, words: list[Any], values: Sequence[Any]) -> None:
+        """Put copies of the leaves' words among the words of the shards.
 
         Raises:
             Unsupported: another thread donated an array meanwhile.
         """
         arrays = self._of.of(values)
-        layouts = _layouts(arrays)
-        if len(layouts) != len(arrays):
-            self._of.refuse_deleted(values, None)
-        by_layout = {layout: at for at, layout in enumerate(layouts)}
-        return all(_is_in_c_order(arrays[at]) for at in by_layout.values())
+        if self._apart is not None and not self._are_in_c_order(arrays, values):
+            self._apart.into(words, values)
+            return
+        arena = self._gathered(arrays, values)
+        for number, begin, end in self._places:
+            words[number] = arena[begin:end]
 
-    def into(self, words: list[Any], values: Sequence[Any]) -> None:
-        """Put copies of the leaves' words among the words of the shards.
+    def _are_in_c_order(self, arrays: Sequence[jax.Array], values: Sequence[Any]) -> bool:
+        n_layouts, distinct = _layouts(arrays)
+        if n_layouts != len(arrays):
+            self._of.refuse_deleted(values, None)
+        return all(map(_is_c_order, distinct))
+
+    def _gathered(self, arrays: Sequence[jax.Array], values: Sequence[Any]) -> np.ndarray:
+        """Return the words of all in one array.
 
         The second look at the addresses fails if a donation has begun since the first: jax waits
         for one that is under way and then refuses to give the address.
         """
-        arrays = self._of.of(values)
         arena = np.empty(self._n_bytes, np.uint8)
         pieces = self._pieces.copy()
         try:
-            jax.block_until_ready(self._of.whole(values))
+            jax.block_until_ready(arrays if self._of.are_whole else self._of.whole(values))
             pieces[:, 0] = addresses = _addresses(arrays)
             _native.gather(pieces, arena)
             again = _addresses(arrays)
@@ -314,8 +326,7 @@ class _Gather:
             raise  # what computes them failed
         if not np.array_equal(addresses, again):
             raise Unsupported("An array moved while it was saved. Save from the training thread.")
-        for number, begin, end in self._places:
-            words[number] = arena[begin:end]
+        return arena
 
 
 def _addresses(arrays: Sequence[jax.Array]) -> np.ndarray:
@@ -333,22 +344,24 @@ def _is_small(spec: LeafSpec, n_bytes: int) -> bool:
     return n_bytes < (_MATRIX_BELOW_BYTES if is_matrix else POOL_BELOW_BYTES)
 
 
-def _layouts(arrays: Sequence[jax.Array]) -> list[Any]:
-    """Return what is equal for arrays of one layout, of all that are not deleted.
+def _layouts(arrays: Sequence[jax.Array]) -> tuple[int, Collection[Layout | None]]:
+    """Return how many of the arrays are not deleted, and the distinct layouts of these.
 
     To ask a deleted array crashes jax (0.10), so no other thread may run between the two questions:
     all is one call into C.
     """
     try:
-        return list(map(_LAYOUT_AT_ONCE, filterfalse(_IS_DELETED, arrays)))
+        found = list(map(_LAYOUT_AT_ONCE, filterfalse(_IS_DELETED, arrays)))
+        return len(found), list(map(Layout.from_pjrt_layout, set(found)))
     except AttributeError:  # no part of jax's public interface
-        return list(map(_LAYOUT, filterfalse(_IS_DELETED, arrays)))
+        found = list(map(_LAYOUT, filterfalse(_IS_DELETED, arrays)))
+        return len(found), set(found)
 
 
-def _is_in_c_order(array: Any) -> bool:
-    layout = array.format.layout
-    order = tuple(range(array.ndim))
-    return layout is not None and not layout.tiling and layout.major_to_minor == order
+def _is_c_order(layout: Layout | None) -> bool:
+    if layout is None or layout.tiling:
+        return False
+    return layout.major_to_minor == tuple(range(len(layout.major_to_minor)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -166,6 +166,15 @@ def test_small_matrices_are_copied_in_one_call_whether_or_not_jax_tells_layouts_
     assert gathered == [len(tree)]
 
 
+def test_layouts_are_asked_for_once_as_another_thread_may_delete_an_array_afterwards(monkeypatch):
+    def again(array):
+        raise AssertionError("this would crash jax if the array was deleted meanwhile")
+
+    tree = [jnp.ones((2, 2)), turned(jnp.ones((2, 3)))]
+    monkeypatch.setattr(type(tree[0]), "format", property(again))
+    assert_same_bits(round_trip(tree), tree)
+
+
 def test_accelerators_are_snapshot_through_pinned_memory(monkeypatch):
     spread = NamedSharding(mesh(4, 2), PartitionSpec("y"))
     tree = [jnp.arange(5, dtype=jnp.bfloat16), jax.device_put(np.arange(8), spread), np.ones(3), 7]
