@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -76,35 +77,40 @@ def choose_coding(
                 reason = f"the storage cannot be measured: {err}"
                 logger.warning("coding %s: %s", codec, reason)
                 return weighing.as_asked(codec, reason)
-        record = np.empty((1, stripes.RECORD_BYTES), np.uint8)
         out = buffer.memory[_UNLIKE_PAGES:]
         return weighing.weigh(
             first_runs,
             storage=storage,
             n_workers=min(options.n_workers, os.cpu_count() or 1),
-            encode=lambda run, coding: encode(save, run, out, record, coding),
+            encode=lambda runs, coding: encode(save, runs, out, coding),
             times=known.clocks.times,
         )
 
 
-def encode(
-    save: Source, run: Run, out: np.ndarray, record: np.ndarray, coding: weighing.Coding
-) -> int:
-    """Code a run of one chunk, for a look, and return the bytes it took.
+def encode(save: Source, runs: Sequence[Run], out: np.ndarray, coding: weighing.Coding) -> int:
+    """Code a few runs for a look, in one native call and so with one wait for the GIL.
 
     Args:
         save: whose words these are.
-        run: of a sample.
-        out: uint8, room for the frame.
-        record: uint8[1, 32], room for its index record.
+        runs: of a sample.
+        out: uint8, room for their frames.
         coding: to try.
+
+    Returns:
+        The bytes they took.
     """
+    words: list[np.ndarray] = []
+    segments = [run.segments.copy() for run in runs]
+    for run, rows in zip(runs, segments, strict=True):
+        rows[:, 0] += np.uint64(len(words))
+        words += save.words_of(run)
+    chunks = np.concatenate([run.chunks for run in runs])
     return _native.encode_run(
-        save.words_of(run),
-        run.segments,
-        run.chunks,
+        words,
+        np.concatenate(segments),
+        chunks,
         out,
-        record,
+        np.empty((len(chunks), stripes.RECORD_BYTES), np.uint8),
         codec=coding.codec,
         zstd_level=coding.zstd_level,
         align_bytes=_FRAME_BYTES,

@@ -7,6 +7,8 @@ process stores; `snapshot` takes their words. The other way, what a restore want
 
 import dataclasses
 import functools
+import math
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -20,7 +22,7 @@ from orbax_gds.assemble import assemble
 from orbax_gds.dtypes import dtype_by_name, dtype_of
 from orbax_gds.errors import Unsupported
 from orbax_gds.manifest import Key, LeafSpec, Path, ShardingSpec, is_possible, path_text
-from orbax_gds.owners import Replicated, owners
+from orbax_gds.owners import Replicated, divided
 from orbax_gds.paths import is_empty_node, jax_leaves, loose_text, typed_path, unflatten, utf8
 from orbax_gds.plan import Indices, ShardBox
 from orbax_gds.shardings import Box, boxes_by_device, sharding_spec
@@ -313,9 +315,9 @@ class Shardings:
 def owned_shards(flat: Flat, process: int) -> list[ShardBox]:
     """Return the boxes that one process stores, in the order of the leaves.
 
-    Every process computes the same division without talking: each distinct box has one owner
-    among the processes that hold a replica of it, by `owners`. Leaves that are not jax arrays
-    belong to process 0.
+    Every process computes the same division without talking: each distinct box, or slice of it,
+    has one owner among the processes that hold a replica of it, by `divided`. Leaves that are not
+    jax arrays belong to process 0.
 
     Args:
         flat: the tree, equal on all processes but for the values.
@@ -323,7 +325,7 @@ def owned_shards(flat: Flat, process: int) -> list[ShardBox]:
     """
     owned: list[ShardBox] = []
     shared: list[Replicated] = []
-    divided: dict[Hashable, list[tuple[Box, Indices]]] = {}
+    known: dict[Hashable, _Holding] = {}
     for leaf, (spec, value) in enumerate(zip(flat.specs, flat.values, strict=True)):
         shape = spec.shape
         if shape is None or 0 in shape:
@@ -333,35 +335,72 @@ def owned_shards(flat: Flat, process: int) -> list[ShardBox]:
                 owned.append(ShardBox(leaf=leaf, start=(0,) * len(shape), extent=shape))
             continue
         layout = layout_key(spec, value)
-        boxes = divided.get(layout)
-        if boxes is None:
-            boxes = divided[layout] = _boxes_held(value.sharding, shape, process)
-        for (start, extent), holders in boxes:
+        holding = known.get(layout)
+        if holding is None:
+            holding = known[layout] = _Holding(value.sharding, shape, process)
+        for (start, extent), holders in holding.boxes:
             box = ShardBox(leaf=leaf, start=start, extent=extent)
             if len(holders) == 1:
                 owned.append(box)
             else:
-                shared.append(_replicated(box, spec, holders))
-    owned += [
-        each.box for each, owner in zip(shared, owners(shared), strict=True) if owner == process
-    ]
+                usual = flat.shardings[spec.sharding].memory_kind is None
+                shared.append(_replicated(box, spec, holders, can_cut=usual))
+    if shared:
+        held = _bytes_held(flat, known)
+        owned += [box for box, owner in divided(shared, held) if owner == process]
     return sorted(owned, key=lambda box: (box.leaf, box.start))
 
 
-def _boxes_held(sharding: Sharding, shape: Indices, process: int) -> list[tuple[Box, Indices]]:
-    """Return the boxes that a process holds, and all processes that hold each."""
-    holders: dict[Box, set[int]] = {}
-    for device, box in boxes_by_device(sharding, shape).items():
-        holders.setdefault(box, set()).add(device.process_index)
-    return [
-        (box, tuple(sorted(holders[box]))) for box in sorted(holders) if process in holders[box]
-    ]
+class _Holding:
+    """Who holds which boxes of the leaves of one layout.
+
+    Attributes:
+        boxes: that one process holds, each with all processes that hold it.
+        n_elements: in all boxes, by the processes that hold them.
+    """
+
+    def __init__(self, sharding: Sharding, shape: Indices, process: int) -> None:
+        holders: dict[Box, set[int]] = {}
+        for device, box in boxes_by_device(sharding, shape).items():
+            holders.setdefault(box, set()).add(device.process_index)
+        self.boxes: list[tuple[Box, Indices]] = []
+        self.n_elements: dict[Indices, int] = defaultdict(int)
+        for box in sorted(holders):
+            held_by = tuple(sorted(holders[box]))
+            self.n_elements[held_by] += math.prod(box[1])
+            if process in holders[box]:
+                self.boxes.append((box, held_by))
 
 
-def _replicated(box: ShardBox, spec: LeafSpec, holders: Indices) -> Replicated:
-    dtype, shape = spec.dtype or "", spec.shape or ()
-    n_bytes = dtype_by_name(dtype).element_bytes * box.n_elements
-    return Replicated(box=box, shape=shape, dtype=dtype, n_bytes=n_bytes, holders=holders)
+def _bytes_held(flat: Flat, known: Mapping[Hashable, _Holding]) -> dict[Indices, int]:
+    """Return the bytes of all jax arrays, by the processes that hold them.
+
+    Not those of other leaves, which may be of other sizes on other processes.
+    """
+    element_bytes: dict[Hashable, int] = defaultdict(int)  # of all leaves of a layout
+    for spec, value in zip(flat.specs, flat.values, strict=True):
+        if spec.sharding is not None:
+            layout = layout_key(spec, value)
+            element_bytes[layout] += dtype_by_name(spec.dtype or "").element_bytes
+    held: dict[Indices, int] = defaultdict(int)
+    for layout, holding in known.items():
+        for holders, n_elements in holding.n_elements.items():
+            held[holders] += n_elements * element_bytes[layout]
+    return held
+
+
+def _replicated(box: ShardBox, spec: LeafSpec, holders: Indices, *, can_cut: bool) -> Replicated:
+    """Describe a replicated box; words of less than 8 bits may be packed, and are not cut."""
+    name, shape = spec.dtype or "", spec.shape or ()
+    dtype = dtype_by_name(name)
+    return Replicated(
+        box=box,
+        shape=shape,
+        dtype=name,
+        n_bytes=dtype.element_bytes * box.n_elements,
+        holders=holders,
+        can_cut=can_cut and spec.prng is None and dtype.bits % 8 == 0,
+    )
 
 
 def layout_key(spec: LeafSpec, value: jax.Array) -> Hashable:

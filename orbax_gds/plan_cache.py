@@ -11,11 +11,13 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from operator import attrgetter, methodcaller
 from typing import Any
 
 import jax
 import msgspec
+import numpy as np
 
 from orbax_gds import leaves, sidecar
 from orbax_gds import stripe as stripes
@@ -24,9 +26,10 @@ from orbax_gds.derived import DerivedShard
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Unsupported
 from orbax_gds.manifest import LeafList, LeafSpec, ShardingSpec, list_leaves
+from orbax_gds.pieces import picker
 from orbax_gds.plan import Cut, ShardBox, Window, make_plan, windows
 from orbax_gds.shardings import boxes_by_device
-from orbax_gds.snapshot import Picks, picker
+from orbax_gds.snapshot import Picks
 from orbax_gds.uncollected import uncollected
 
 __all__ = ["PlanCache", "Planned"]
@@ -36,6 +39,9 @@ logger = logging.getLogger(__name__)
 _MOST_STRUCTURES = 8  # chosen: a handler serves a few items, each of one structure
 
 _SIGNATURE = attrgetter("aval", "sharding")
+_OF_HOST = attrgetter("dtype", "shape")
+_OF_KEY = attrgetter("_impl", "_base_array.aval", "_base_array.sharding")
+_KEY_DATA = attrgetter("_base_array")  # what `key_data` gives, in a thousandth of the time
 _IS_DELETED = methodcaller("is_deleted")
 
 
@@ -277,8 +283,9 @@ def _take_apart(tree: Any) -> _Taken | None:
 class _Structure:
     """What must be equal for a plan to be good, and the plan.
 
-    Of jax arrays that is type, abstract value and sharding. Other leaves are few or small: they
-    are described anew, as their description may depend on the value (a text has a length).
+    Of jax arrays that is type, abstract value and sharding, of NumPy's dtype and shape. Other
+    leaves are few or small: they are described anew, as their description may depend on the value
+    (a text has a length).
     """
 
     def __init__(self, taken: _Taken, flat: leaves.Flat, planned: Planned) -> None:
@@ -288,26 +295,46 @@ class _Structure:
         held = [number for number, spec in enumerate(flat.specs) if spec.has_words]
         self._loose: list[tuple[int, int]] = []  # position among the values, number of the leaf
         arrays: list[int] = []
+        keys: list[int] = []
+        host: list[int] = []
         for at, number in enumerate(held):
-            spec = flat.specs[number]
-            is_array = spec.sharding is not None and spec.prng is None
-            arrays.append(at) if is_array else self._loose.append((at, number))
-        self._arrays = picker(arrays)
-        self._signature = list(map(_SIGNATURE, self._arrays(taken.values)))
+            spec, value = flat.specs[number], taken.values[at]
+            if spec.sharding is not None and spec.prng is None:
+                arrays.append(at)
+            elif spec.prng is not None and _has_data(value, flat.values[number]):
+                keys.append(at)
+            elif type(value) is np.ndarray:
+                host.append(at)
+            else:
+                self._loose.append((at, number))
+        self._arrays, self._keys, self._host = picker(arrays), picker(keys), picker(host)
+        self._signature = self._signed(taken.values)
         position = {number: at for at, number in enumerate(held)}
-        nothing = len(held)  # where a None is put behind the values
-        self._spread = picker([position.get(n, nothing) for n in range(len(flat.specs))])
+        nothing = len(held)  # where a None is put behind the values, and the data of keys
+        data = {at: nothing + 1 + nth for nth, at in enumerate(keys)}
+        positions = [position.get(number, nothing) for number in range(len(flat.specs))]
+        self._spread = picker([data.get(at, at) for at in positions])
+
+    def _signed(self, values: Sequence[Any]) -> list[Any]:
+        """Return what must be equal of the leaves that are not described anew."""
+        return [
+            *map(_SIGNATURE, self._arrays(values)),
+            *map(_OF_KEY, self._keys(values)),
+            *map(_OF_HOST, self._host(values)),
+        ]
 
     def values_of(self, taken: _Taken) -> list[Any] | None:
         """Return the values of a tree of this structure, by leaf; None if it is of another."""
         if taken.kinds != self._kinds or not taken.is_as(self._treedef, self._text):
             return None
-        arrays = self._arrays(taken.values)
-        signature = list(map(_SIGNATURE, arrays))
-        if signature != self._signature or any(map(_IS_DELETED, arrays)):
+        signature = self._signed(taken.values)
+        key_data = list(map(_KEY_DATA, self._keys(taken.values)))
+        if signature != self._signature:
+            return None
+        if any(map(_IS_DELETED, chain(self._arrays(taken.values), key_data))):
             return None
         self._signature = signature  # the same objects come again, and are equal at a glance
-        values = list(self._spread([*taken.values, None]))
+        values = list(self._spread([*taken.values, None, *key_data]))
         for at, number in self._loose:
             try:
                 path = self.planned.specs[number].path
@@ -317,6 +344,15 @@ class _Structure:
             if spec != self.planned.specs[number]:
                 return None
         return values
+
+
+def _has_data(key: Any, data: jax.Array) -> bool:
+    """Whether a key holds what jax gives as its data, and says where (no public interface)."""
+    try:
+        (_, aval, sharding), held = _OF_KEY(key), _KEY_DATA(key)
+    except AttributeError:
+        return False
+    return isinstance(held, jax.Array) and aval == data.aval and sharding == data.sharding
 
 
 def _is_in_order(tree: Any, values: Sequence[Any]) -> bool:

@@ -7,29 +7,35 @@ only takes references.
 import dataclasses
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import filterfalse
-from operator import attrgetter, itemgetter, methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import jax
 import msgspec
 import numpy as np
+from jax.experimental.layout import Layout
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from orbax_gds import _native
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Unsupported
 from orbax_gds.leaves import Flat, layout_key
-from orbax_gds.manifest import LeafSpec, path_text
+from orbax_gds.manifest import LeafSpec
+from orbax_gds.pieces import Pieces, picker, pieces_of
 from orbax_gds.plan import POOL_BELOW_BYTES, ShardBox, Window
 from orbax_gds.shardings import Box, Device, boxes_by_device
 
-__all__ = ["Picks", "Snapshot", "picker", "pinned_copies"]
+__all__ = ["Picks", "Snapshot", "pinned_copies"]
 
 _ABSENT = np.empty(0, np.uint8)
 _ADDRESS = methodcaller("unsafe_buffer_pointer")
+_AS_BYTES = methodcaller("view", np.uint8)
+_COPY = methodcaller("copy")
+_IN_ONE_ROW = methodcaller("reshape", -1)
 _IS_DELETED = methodcaller("is_deleted")
+_IS_NATIVE = attrgetter("dtype.isnative")
 _LAYOUT = attrgetter("format.layout")
 _LAYOUT_AT_ONCE = attrgetter("_pjrt_layout")  # what `format` is made of, in a fifth of the time
 _MATRIX_BELOW_BYTES = 16 << 10  # measured: above it a copy takes as long as a view
@@ -42,47 +48,62 @@ class Picks:
 
     Args:
         flat: a tree of the structure.
-        shards: boxes that lie on devices of this process, from `owned_shards`.
+        shards: boxes that lie on devices of this process, or slices of these, from `owned_shards`.
     """
 
     def __init__(self, flat: Flat, shards: Sequence[ShardBox]) -> None:
-        self._n_shards = len(shards)
-        self._picks: list[_Pick] = []
-        vectors: list[_Small] = []
-        matrices: list[_Small] = []
+        self._n_shards, self._specs = len(shards), flat.specs
+        self._copied: list[_Pick] = []
+        ours: list[_Pick] = []
+        vectors: list[_Pick] = []
+        matrices: list[_Pick] = []
+        views: list[_Pick] = []
+        self._far: list[_Pick] = []
+        self._n_pieces: dict[int, int] = {}
         layouts: dict[Hashable, _Layout] = {}
         loads: dict[Device, int] = defaultdict(int)  # bytes that are taken from each
         for number, shard in enumerate(shards):
             spec, value = flat.specs[shard.leaf], flat.values[shard.leaf]
             n_bytes = dtype_by_name(spec.dtype or "").element_bytes * shard.n_elements
             if spec.sharding is None:
-                is_users = spec.type == "numpy.ndarray"
-                self._picks.append(
-                    _Pick(number=number, leaf=shard.leaf, n_bytes=n_bytes, is_copied=is_users)
-                )
+                kind = self._copied if spec.type == "numpy.ndarray" else ours
+                kind.append(_Pick(number=number, leaf=shard.leaf, n_bytes=n_bytes))
                 continue
             key = layout_key(spec, value)
             layout = layouts.get(key) or layouts.setdefault(key, _layout(value))
-            if layout.is_near and _is_small(spec, n_bytes):
-                kind = matrices if len(shard.extent) > 1 else vectors
-                kind.append(_Small(number=number, leaf=shard.leaf, n_bytes=n_bytes))
-                continue
-            place = None
+            place = part = None
             if layout.places is not None:
-                place = _least_loaded(layout.places[shard.start, shard.extent], loads)
+                held = layout.held(shard)
+                place = _least_loaded(layout.places[held], loads)
                 loads[place[1]] += n_bytes
-            self._picks.append(
-                _Pick(
-                    number=number,
-                    leaf=shard.leaf,
-                    place=place,
-                    is_far=layout.is_far,
-                    n_bytes=n_bytes,
-                )
-            )
-        self._vectors = _Gather(vectors, flat.specs) if vectors else None
-        self._matrices = _Gather(matrices, flat.specs) if matrices else None
-        self._matrices_apart = [_Pick(number=each.number, leaf=each.leaf) for each in matrices]
+                part = _part(shard, held)
+                self._n_pieces[shard.leaf] = layout.n_pieces
+            if layout.is_far:
+                kind = self._far
+            elif part is None and _is_small(spec, n_bytes):
+                kind = matrices if len(shard.extent) > 1 else vectors
+            else:
+                kind = views
+            pick = _Pick(number=number, leaf=shard.leaf, place=place, part=part, n_bytes=n_bytes)
+            kind.append(pick)
+        self._users = _Host(self._copied, are_copied=True)
+        self._ours = _Host(ours, are_copied=False)
+        self._views = self._viewed(views)
+        self._all_far = self._viewed(self._far)
+        self._staged = [pick.number for pick in (*self._far, *self._copied)]
+        self._gathers: list[_Gather] = []
+        if vectors:
+            self._gathers.append(_Gather(vectors, self._pieces(vectors), apart=None))
+        if matrices:
+            apart = self._viewed(matrices)
+            self._gathers.append(_Gather(matrices, self._pieces(matrices), apart=apart))
+
+    def _pieces(self, picks: Sequence["_Pick"]) -> Pieces:
+        leaves, places = [pick.leaf for pick in picks], [pick.place for pick in picks]
+        return Pieces(leaves, places, self._n_pieces, self._specs)
+
+    def _viewed(self, picks: Sequence["_Pick"]) -> "_Views":
+        return _Views(picks, self._pieces(picks))
 
     def staged_bytes(self) -> list[int]:
         """Return what the copy of each shard takes in host memory; 0 where it is viewed there.
@@ -90,8 +111,8 @@ class Picks:
         Those of small jax arrays do not count: they are copied with the first window.
         """
         sizes = [0] * self._n_shards
-        for pick in self._picks:
-            sizes[pick.number] = pick.n_bytes if pick.is_staged else 0
+        for pick in (*self._far, *self._copied):
+            sizes[pick.number] = pick.n_bytes
         return sizes
 
     def take(self, values: Sequence[Any], *, staged: Sequence[int] | None = None) -> list[Any]:
@@ -114,41 +135,23 @@ class Picks:
             Unsupported: another thread donated an array meanwhile.
         """
         words: list[Any] = [_ABSENT] * self._n_shards
-        picks = self._picks
-        if staged is not None:
-            wanted = set(staged)
-            picks = [pick for pick in picks if not pick.is_staged or pick.number in wanted]
-        self._put(words, picks, values)
-        if self._vectors is not None:
-            self._vectors.into(words, values)
-        if self._matrices is not None:
-            if self._matrices.are_in_c_order(values):
-                self._matrices.into(words, values)
-            else:
-                self._put(words, self._matrices_apart, values)
+        self.take_more(words, values, self._staged if staged is None else staged)
+        self._ours.into(words, values)
+        self._views.into(words, values)
+        for gather in self._gathers:
+            gather.into(words, values)
         return words
 
     def take_more(self, words: list[Any], values: Sequence[Any], staged: Sequence[int]) -> None:
         """Put the words of further staged shards, by number, among those taken."""
-        wanted = set(staged)
-        self._put(words, [pick for pick in self._picks if pick.number in wanted], values)
-
-    def _put(self, words: list[Any], picks: Sequence["_Pick"], values: Sequence[Any]) -> None:
-        far: list[int] = []
-        for pick in picks:
-            value = values[pick.leaf]
-            if isinstance(value, np.ndarray):
-                value = _little_endian(value, copy=pick.is_copied)
-            elif pick.place is not None:
-                value = _piece(value, pick.place)
-            if pick.is_far:
-                far.append(pick.number)
-            words[pick.number] = value
-        if far:
-            for number, copy in zip(far, pinned_copies([words[n] for n in far]), strict=True):
-                words[number] = copy
-        for pick in picks:
-            words[pick.number] = _words(np.asarray(words[pick.number]))
+        far, users = self._all_far, self._users
+        if len(staged) < len(self._staged):
+            wanted = set(staged)
+            far = self._viewed([pick for pick in self._far if pick.number in wanted])
+            copied = [pick for pick in self._copied if pick.number in wanted]
+            users = _Host(copied, are_copied=True)
+        far.into(words, values, are_far=True)
+        users.into(words, values)
 
 
 class Snapshot:
@@ -195,39 +198,88 @@ class _Pick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         number: its position among the shards.
         leaf: number of the leaf.
         place: the piece of a jax array with its box, as number and device; None if all is one.
-        is_far: whether it lies outside host memory.
+        part: which part of that is the shard; None if it is all of it.
         n_bytes: of its words.
-        is_copied: whether it is an array of the user's, who may write into it.
     """
 
     number: int
     leaf: int
     place: tuple[int, Device] | None = None
-    is_far: bool = False
+    part: tuple[slice, ...] | None = None
     n_bytes: int = 0
-    is_copied: bool = False
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether it takes host memory of its own."""
-        return self.is_far or self.is_copied
 
 
-class _Small(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A whole leaf in host memory that is cheaper to copy than to refer to."""
+class _Host:
+    """Takes what is no jax array: what users may write into is copied."""
 
-    number: int
-    leaf: int
-    n_bytes: int
+    def __init__(self, picks: Sequence[_Pick], *, are_copied: bool) -> None:
+        self._numbers = [pick.number for pick in picks]
+        self._pick = picker([pick.leaf for pick in picks])
+        self._are_copied = are_copied
+
+    def into(self, words: list[Any], values: Sequence[Any]) -> None:
+        """Put the words of the leaves among those of the shards."""
+        arrays = self._pick(values)
+        if all(map(_IS_NATIVE, arrays)):
+            _put(words, self._numbers, map(_COPY, arrays) if self._are_copied else arrays)
+        else:
+            swapped = (_little_endian(array, copy=self._are_copied) for array in arrays)
+            _put(words, self._numbers, swapped)
+
+
+class _Views:
+    """Takes arrays on one device each, or slices: views in host memory, or copies there."""
+
+    def __init__(self, picks: Sequence[_Pick], pieces: Pieces) -> None:
+        self._numbers = [pick.number for pick in picks]
+        self._parts = [(at, p.part) for at, p in enumerate(picks) if p.part is not None]
+        self._pieces = pieces
+
+    def into(self, words: list[Any], values: Sequence[Any], *, are_far: bool = False) -> None:
+        """Put the words of the pieces among those of the shards.
+
+        Raises:
+            Unsupported: another thread donated an array meanwhile; or a piece lies on another
+                device than planned.
+        """
+        if not self._numbers:
+            return
+        pieces = self._pieces.of(values)
+        try:
+            _put(words, self._numbers, self._copied(pieces) if are_far else self._viewed(pieces))
+        except RuntimeError as error:
+            self._pieces.refuse_deleted(values, error)
+            raise  # what computes them failed
+
+    def _viewed(self, pieces: Sequence[jax.Array]) -> Iterable[Any]:
+        if not self._parts:
+            return pieces
+        arrays = list(map(np.asarray, pieces))
+        for at, part in self._parts:
+            arrays[at] = arrays[at][part]
+        return arrays
+
+    def _copied(self, pieces: Sequence[jax.Array]) -> list[jax.Array]:
+        """Slice where the pieces lie: no more than that is to be copied from there."""
+        arrays = list(pieces)
+        for at, part in self._parts:
+            begin, end = [s.start for s in part], [s.stop for s in part]
+            arrays[at] = jax.lax.slice(arrays[at], begin, end)
+        return pinned_copies(arrays)
 
 
 class _Gather:
-    """Copies many small arrays at once: a view of each takes jax longer (measured: 12 µs)."""
+    """Copies many small arrays at once: a view of each takes jax longer (measured: 12 µs).
 
-    def __init__(self, small: Sequence[_Small], specs: Sequence[LeafSpec]) -> None:
-        self._specs = specs
-        self._leaves = [each.leaf for each in small]
-        self._pick: Callable[[Sequence[Any]], Sequence[jax.Array]] = picker(self._leaves)
+    Args:
+        small: how the shards are taken.
+        pieces: the same as single-device arrays.
+        apart: how they are taken where their words do not all lie in C order; None of vectors,
+            whose words always do.
+    """
+
+    def __init__(self, small: Sequence[_Pick], pieces: Pieces, *, apart: _Views | None) -> None:
+        self._of, self._apart = pieces, apart
         sizes = np.array([each.n_bytes for each in small], np.uint64)
         self._pieces = np.stack([np.zeros_like(sizes), sizes], axis=1)
         ends = np.cumsum(sizes).tolist()
@@ -236,90 +288,80 @@ class _Gather:
         ]
         self._n_bytes = ends[-1]
 
-    def are_in_c_order(self, values: Sequence[Any]) -> bool:
-        """Whether the words of all these arrays lie in C order, as of a vector they always do.
+    def into(self, words: list[Any], values: Sequence[Any]) -> None:
+        """Put copies of the leaves' words among the words of the shards.
 
         Raises:
             Unsupported: another thread donated an array meanwhile.
         """
-        arrays = self._pick(values)
-        layouts = _layouts(arrays)
-        if len(layouts) != len(arrays):
-            self._refuse_deleted(arrays, None)
-        by_layout = {layout: at for at, layout in enumerate(layouts)}
-        return all(_is_in_c_order(arrays[at]) for at in by_layout.values())
+        arrays = self._of.of(values)
+        if self._apart is not None and not self._are_in_c_order(arrays, values):
+            self._apart.into(words, values)
+            return
+        arena = self._gathered(arrays, values)
+        for number, begin, end in self._places:
+            words[number] = arena[begin:end]
 
-    def into(self, words: list[Any], values: Sequence[Any]) -> None:
-        """Put copies of the leaves' words among the words of the shards.
+    def _are_in_c_order(self, arrays: Sequence[jax.Array], values: Sequence[Any]) -> bool:
+        n_layouts, distinct = _layouts(arrays)
+        if n_layouts != len(arrays):
+            self._of.refuse_deleted(values, None)
+        return all(map(_is_c_order, distinct))
+
+    def _gathered(self, arrays: Sequence[jax.Array], values: Sequence[Any]) -> np.ndarray:
+        """Return the words of all in one array.
 
         The second look at the addresses fails if a donation has begun since the first: jax waits
         for one that is under way and then refuses to give the address.
         """
-        arrays = self._pick(values)
         arena = np.empty(self._n_bytes, np.uint8)
         pieces = self._pieces.copy()
         try:
-            jax.block_until_ready(arrays)
-        except RuntimeError as error:
-            self._refuse_deleted(arrays, error)
-            raise  # what computes them failed
-        pieces[:, 0] = addresses = self._addresses(arrays)
-        _native.gather(pieces, arena)
-        if not np.array_equal(addresses, self._addresses(arrays)):
-            raise Unsupported("An array moved while it was saved. Save from the training thread.")
-        for number, begin, end in self._places:
-            words[number] = arena[begin:end]
-
-    def _addresses(self, arrays: Sequence[jax.Array]) -> np.ndarray:
-        try:
-            return np.fromiter(map(_ADDRESS, arrays), np.uint64, len(arrays))
+            jax.block_until_ready(arrays if self._of.are_whole else self._of.whole(values))
+            pieces[:, 0] = addresses = _addresses(arrays)
+            _native.gather(pieces, arena)
+            again = _addresses(arrays)
         except (RuntimeError, ValueError) as error:
-            self._refuse_deleted(arrays, error)
-            raise
-
-    def _refuse_deleted(self, arrays: Sequence[jax.Array], error: Exception | None) -> None:
-        for leaf, array in zip(self._leaves, arrays, strict=True):
-            if array.is_deleted():
-                raise Unsupported(
-                    f"Leaf {path_text(self._specs[leaf].path)!r} was deleted or donated by another "
-                    "thread while it was saved; nothing was written. Save before donating."
-                ) from error
+            self._of.refuse_deleted(values, error)
+            raise  # what computes them failed
+        if not np.array_equal(addresses, again):
+            raise Unsupported("An array moved while it was saved. Save from the training thread.")
+        return arena
 
 
-def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function that picks the values at these positions, in C."""
-    if len(positions) > 1:
-        return itemgetter(*positions)
-    return lambda values: [values[at] for at in positions]
+def _addresses(arrays: Sequence[jax.Array]) -> np.ndarray:
+    return np.fromiter(map(_ADDRESS, arrays), np.uint64, len(arrays))
 
 
 def _is_small(spec: LeafSpec, n_bytes: int) -> bool:
-    """Whether copying a leaf's words costs less than a view of them.
+    """Whether copying a shard's words costs less than a view of them.
 
     Words of less than 8 bits may be packed. Of a matrix jax must be asked for the layout, too.
     """
-    if spec.prng is not None or dtype_by_name(spec.dtype or "").bits % 8 != 0:
+    if dtype_by_name(spec.dtype or "").bits % 8 != 0:
         return False
     is_matrix = len(spec.shape or ()) > 1
     return n_bytes < (_MATRIX_BELOW_BYTES if is_matrix else POOL_BELOW_BYTES)
 
 
-def _layouts(arrays: Sequence[jax.Array]) -> list[Any]:
-    """Return what is equal for arrays of one layout, of all that are not deleted.
+def _layouts(arrays: Sequence[jax.Array]) -> tuple[int, Collection[Layout | None]]:
+    """Return how many of the arrays are not deleted, and the distinct layouts of these.
 
     To ask a deleted array crashes jax (0.10), so no other thread may run between the two questions:
     all is one call into C.
     """
     try:
-        return list(map(_LAYOUT_AT_ONCE, filterfalse(_IS_DELETED, arrays)))
+        found = list(map(_LAYOUT_AT_ONCE, filterfalse(_IS_DELETED, arrays)))
+        return len(found), list(map(Layout.from_pjrt_layout, set(found)))
     except AttributeError:  # no part of jax's public interface
-        return list(map(_LAYOUT, filterfalse(_IS_DELETED, arrays)))
+        found = list(map(_LAYOUT, filterfalse(_IS_DELETED, arrays)))
+        return len(found), set(found)
 
 
-def _is_in_c_order(array: Any) -> bool:
-    layout = array.format.layout
-    order = tuple(range(array.ndim))
-    return layout is not None and not layout.tiling and layout.major_to_minor == order
+def _is_c_order(layout: Layout | None) -> bool:
+    if layout is None or layout.tiling:
+        return False
+    return layout.major_to_minor == tuple(range(len(layout.major_to_minor)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -335,9 +377,16 @@ class _Layout:
     places: Mapping[Box, Sequence[tuple[int, Device]]] | None
 
     @property
-    def is_near(self) -> bool:
-        """Whether all is one piece of host memory."""
-        return self.places is None and not self.is_far
+    def n_pieces(self) -> int:
+        """How many pieces there are, on the devices of this process."""
+        return 1 if self.places is None else sum(map(len, self.places.values()))
+
+    def held(self, shard: ShardBox) -> Box:
+        """Return the box on a device that is the shard, or that the shard is a slice of."""
+        assert self.places is not None, "all is one piece"
+        if (shard.start, shard.extent) in self.places:
+            return shard.start, shard.extent
+        return next(box for box in self.places if _is_inside(shard, box))
 
 
 def _layout(value: jax.Array) -> _Layout:
@@ -346,19 +395,39 @@ def _layout(value: jax.Array) -> _Layout:
         return _Layout(is_far=is_far, places=None)
     boxes = boxes_by_device(value.sharding, value.shape)
     places: dict[Box, list[tuple[int, Device]]] = defaultdict(list)
-    for number in range(len(value.sharding.addressable_devices)):
-        (device,) = value.addressable_data(number).devices()
-        places[boxes[device]].append((number, device))
+    for number, piece in enumerate(pieces_of(value)):
+        (device,) = piece.devices()
+        box = boxes[device]
+        if piece.shape != box[1]:
+            raise Unsupported(
+                f"An array has a piece of the shape {piece.shape} on {device}, where "
+                f"{value.sharding} says {box[1]}. Reshard it."
+            )
+        places[box].append((number, device))
     return _Layout(is_far=is_far, places=places)
+
+
+def _is_inside(shard: ShardBox, box: Box) -> bool:
+    return all(
+        low <= begin and begin + n <= low + most
+        for begin, n, low, most in zip(shard.start, shard.extent, *box, strict=True)
+    )
+
+
+def _part(shard: ShardBox, held: Box) -> tuple[slice, ...] | None:
+    """Return which part of a box on a device is the shard; None if it is all of it."""
+    if (shard.start, shard.extent) == held:
+        return None
+    return tuple(
+        slice(begin - low, begin - low + n)
+        for begin, n, low in zip(shard.start, shard.extent, held[0], strict=True)
+    )
 
 
 def _least_loaded(
     places: Sequence[tuple[int, Device]], loads: Mapping[Device, int]
 ) -> tuple[int, Device]:
-    """Return the replica to take, so that the devices of a process share the copying.
-
-    Of an array that is whole on every device jax gives that on the first alone.
-    """
+    """Return the replica to take, so that the devices of a process share the copying."""
     return places[0] if len(places) == 1 else min(places, key=lambda place: loads[place[1]])
 
 
@@ -366,18 +435,6 @@ def _spread(sharding: Sharding) -> tuple[bool, bool]:
     """Return whether there are several devices, and whether they are not CPUs."""
     devices = sharding.device_set
     return len(devices) > 1, next(iter(devices)).platform != "cpu"
-
-
-def _piece(value: jax.Array, place: tuple[int, Device]) -> jax.Array:
-    """Return one piece of an array: fetching those of all replicas would cost as much for each."""
-    number, device = place
-    piece = value.addressable_data(number)
-    if device not in piece.devices():
-        raise Unsupported(
-            f"Piece {number} of an array lies on {piece.devices()}, not on {device} as in an array "
-            f"of an equal sharding before: {value.sharding}. Reshard it, or take a new handler."
-        )
-    return piece
 
 
 def pinned_copies(arrays: list[jax.Array]) -> list[jax.Array]:
@@ -401,6 +458,8 @@ def _little_endian(array: np.ndarray, *, copy: bool) -> np.ndarray:
     return array.copy(order="C") if copy else array
 
 
-def _words(array: np.ndarray) -> np.ndarray:
-    """View an array as its bytes in C order; copied only if they do not lie so."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _put(words: list[Any], numbers: Sequence[int], arrays: Iterable[Any]) -> None:
+    """Put arrays among the words as their bytes in C order, copied only if they do not lie so."""
+    flat = map(_IN_ONE_ROW, map(np.ascontiguousarray, map(np.asarray, arrays)))
+    for number, array in zip(numbers, map(_AS_BYTES, flat), strict=True):
+        words[number] = array

@@ -65,6 +65,9 @@ class Coding:
     reason: str
 
 
+Encode = Callable[[Sequence[Run], Coding], int]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Speed:
     """How one core codes: bytes of words a second, and bytes in per byte out."""
@@ -219,7 +222,7 @@ def weigh(
     *,
     storage: Storage,
     n_workers: int,
-    encode: Callable[[Run, Coding], int],
+    encode: Encode,
     times: Callable[[], ThreadTimes] = thread_times,
 ) -> Coding:
     """Time codings on a sample of the plan and choose one.
@@ -231,7 +234,7 @@ def weigh(
         plan: of the save.
         storage: what writing costs.
         n_workers: that code at once, at most the number of processors.
-        encode: codes a run, for a look; returns the bytes it took.
+        encode: codes runs, for a look; returns the bytes they took.
         times: of the calling thread.
     """
     began = times()
@@ -315,7 +318,7 @@ def _piece(run: Run, row: int, at: int, n_bytes: int) -> Run:
 def measure_speeds(
     runs: Sequence[Run],
     codecs: Sequence[Weighed],
-    encode: Callable[[Run, Coding], int],
+    encode: Encode,
     clock: Callable[[], float] = time.thread_time,
     n_turns: int = _TURNS,
 ) -> dict[Weighed, Speed]:
@@ -324,7 +327,7 @@ def measure_speeds(
     Args:
         runs: the sample.
         codecs: to compare.
-        encode: codes a run and returns the bytes it took.
+        encode: codes runs, in one call, and returns the bytes they took.
         clock: seconds of processor time.
         n_turns: how often each codes the sample.
 
@@ -338,7 +341,7 @@ def measure_speeds(
     began = clock()
     for codec in (*codecs,) * n_turns:
         coding = as_asked(codec)
-        coded_bytes[codec] = sum(encode(run, coding) for run in runs)
+        coded_bytes[codec] = encode(runs, coding)
         ended = clock()
         secs[codec], began = min(secs[codec], ended - began), ended
     n_bytes = sum(run.n_bytes for run in runs)

@@ -165,6 +165,22 @@ def shardings():
     }
 
 
+@pytest.mark.parametrize("n_local", [1, 3])
+def test_boxes_of_devices_of_other_processes_are_not_wanted(monkeypatch, large, n_local):
+    path, _ = large
+    local = jax.devices()[:n_local]
+    rows = shardings()["rows"]
+    monkeypatch.setattr(NamedSharding, "addressable_devices", property(lambda _: set(local)))
+    with items.Item(path) as item:
+        spec = next(spec for spec in item.manifest.leaves if spec.path == (("k", "17"),))
+    boxes, pieces = wants._placement(spec, spec.shape, rows, {})
+    each = 512 // len(jax.devices())
+    assert sorted(boxes) == [((n * each, 0), (each, 1024)) for n in range(n_local)]
+    assert [(piece.device, boxes[piece.box][0][0]) for piece in pieces] == [
+        (device, n * each) for n, device in enumerate(local)
+    ]
+
+
 @pytest.mark.parametrize("wanted", shardings())
 @pytest.mark.parametrize("n_columns", [8, 4096])
 def test_host_memory_stays_near_what_is_restored(monkeypatch, tmp_path, wanted, n_columns):

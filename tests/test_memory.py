@@ -22,20 +22,21 @@ sizes = []
 handler = ogds.GdsCheckpointHandler()
 options = ocp.CheckpointManagerOptions(max_to_keep=1)
 with ocp.CheckpointManager(sys.argv[1], item_handlers=handler, options=options) as manager:
-    for number in range(40):
+    for number in range(21):
         tree = step(tree)
         manager.save(number, args=ogds.args.GdsSave(tree))
         manager.wait_until_finished()
         gc.collect()
         sizes.append(rss())
-first, last = np.array(sizes[20:]).reshape(2, 10) / 2**20  # the allocator has come to rest
-print((np.median(last) - np.median(first)) / 10)
+after_the_first = np.array(sizes[1:]) / 2**20
+print(np.polyfit(np.arange(20), after_the_first, 1)[0])
 """
 
 
 @pytest.mark.slow
-def test_twenty_saves_in_a_row_do_not_grow(tmp_path):
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+def test_twenty_saves_after_the_first_do_not_grow(tmp_path):
+    # What is freed of large arrays goes back at once: else the C library keeps now more, now less.
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
     done = subprocess.run(
         [sys.executable, "-c", SAVES, str(tmp_path)],
         env=environment,

@@ -91,6 +91,22 @@ def test_what_four_save_two_and_one_restore(tmp_path):
 
 
 @pytest.mark.slow
+def test_four_processes_store_equal_parts_of_few_large_replicated_arrays(tmp_path):
+    several.run_job("save_large", tmp_path, 4, n_devices=2)
+    expected = several.large_values()
+    n_derived = 0
+    for item, stored in ((tmp_path / "0", ["alone"]), (tmp_path / "1", ["alone", "master"])):
+        item /= "default"
+        assert n_bytes_stored(item) == [sum(expected[name].nbytes for name in stored) // 4] * 4
+        for name, array in ogds.restore(item).items():
+            assert np.asarray(array).tobytes() == expected[name].tobytes()
+        with Item(item) as opened:
+            n_derived += sum(d.n_elements for s in opened.stripes for d in s.derived)
+        assert ogds.verify(item) == []
+    assert n_derived == expected["param"].size
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("n_processes", [2, 4])
 def test_what_one_saves_several_restore(tmp_path, n_processes):
     ogds.save(tmp_path / "item", several.tree_of())

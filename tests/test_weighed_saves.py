@@ -36,11 +36,12 @@ def paced(monkeypatch):
         driver = PacedDriver(bytes_per_sec, clock, cpu_secs_per_byte)
         encode = coding_choice.encode
 
-        def timed(save, run, out, record, coding):
-            split = int(run.chunks[0, 2]) == dtype_by_name("bfloat16").id
+        def timed(save, runs, out, coding):
+            split = int(runs[0].chunks[0, 2]) == dtype_by_name("bfloat16").id
             speeds = SPLIT if split else WHOLE
-            clock.spend(cpu=run.n_bytes / speeds.get(coding.codec, OFF).bytes_per_sec)
-            return encode(save, run, out, record, coding)
+            n_bytes = sum(run.n_bytes for run in runs)
+            clock.spend(cpu=n_bytes / speeds.get(coding.codec, OFF).bytes_per_sec)
+            return encode(save, runs, out, coding)
 
         monkeypatch.setattr(coding_choice, "encode", timed)
         monkeypatch.setattr(saving, "open_driver", lambda name, directory: driver)

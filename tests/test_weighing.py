@@ -106,10 +106,11 @@ def test_the_reason_names_what_was_weighed():
 def test_a_sample_is_timed_by_the_share_of_the_processor_that_it_got():
     clock = Clock()
 
-    def encode(run, coding) -> int:
-        clock.spend(cpu=run.n_bytes / {"off": 5e9, "fast": 4e9, "auto": 2e9}[coding.codec])
-        clock.spend(queued=run.n_bytes / 1e9)
-        return run.n_bytes // {"off": 1, "fast": 1, "auto": 2}[coding.codec]
+    def encode(runs, coding) -> int:
+        n_bytes = sum(run.n_bytes for run in runs)
+        clock.spend(cpu=n_bytes / {"off": 5e9, "fast": 4e9, "auto": 2e9}[coding.codec])
+        clock.spend(queued=n_bytes / 1e9)
+        return n_bytes // {"off": 1, "fast": 1, "auto": 2}[coding.codec]
 
     plan = plan_of([("float32", 64 << 20)])
     coding = weighing.weigh(plan, storage=disk(GB), n_workers=4, encode=encode, times=clock.times)
@@ -123,12 +124,13 @@ def timed_codecs(storage: Storage, zstd: float) -> dict[str, int]:
     """Pieces that a weighing codes by each codec, words without a split apart."""
     clock, counts = Clock(), {}
 
-    def encode(run, coding) -> int:
-        is_whole = int(run.chunks[0, 2]) == dtype_by_name("int32").id
+    def encode(runs, coding) -> int:
+        is_whole = int(runs[0].chunks[0, 2]) == dtype_by_name("int32").id
         name = f"whole {coding.codec}" if is_whole else coding.codec
-        counts[name] = counts.get(name, 0) + 1
-        clock.spend(cpu=run.n_bytes / {"fast": 4e9, "auto": 2e9, "whole auto": zstd}.get(name, 5e9))
-        return run.n_bytes // {"off": 1, "fast": 1, "auto": 2}[coding.codec]
+        counts[name] = counts.get(name, 0) + len(runs)
+        n_bytes = sum(run.n_bytes for run in runs)
+        clock.spend(cpu=n_bytes / {"fast": 4e9, "auto": 2e9, "whole auto": zstd}.get(name, 5e9))
+        return n_bytes // {"off": 1, "fast": 1, "auto": 2}[coding.codec]
 
     plan = plan_of([("float32", 128 << 20), ("int32", 128 << 20)])
     weighing.weigh(plan, storage=storage, n_workers=2, encode=encode, times=clock.times)
@@ -151,24 +153,25 @@ def weighed_where(
 
     Args:
         auto_rate: of "auto", bytes a second.
-        second_off_rate: of "off", after 5 GB/s in its first two turns.
+        second_off_rate: of "off", after 5 GB/s in its first turn.
         queued: seconds in all for a core once words without a split are coded.
     """
     clock, timed, offs = Clock(), set(), 0
 
-    def encode(run, coding) -> int:
+    def encode(runs, coding) -> int:
         nonlocal offs, queued
-        is_whole = int(run.chunks[0, 2]) == dtype_by_name("int32").id
+        is_whole = int(runs[0].chunks[0, 2]) == dtype_by_name("int32").id
+        n_bytes = sum(run.n_bytes for run in runs)
         timed.add(f"whole {coding.codec}" if is_whole else coding.codec)
         offs += coding.codec == "off" and not is_whole
-        off_rate = 5e9 if is_whole or offs <= 8 else second_off_rate
+        off_rate = 5e9 if is_whole or offs <= 1 else second_off_rate
         rate = {"fast": 4e9, "auto": auto_rate, "off": off_rate}[coding.codec]
         if is_whole:
             rate = 4e7
             clock.spend(queued=queued)
             queued = 0
-        clock.spend(cpu=run.n_bytes / rate)
-        return run.n_bytes // {"off": 1, "fast": 1, "auto": 2}[coding.codec]
+        clock.spend(cpu=n_bytes / rate)
+        return n_bytes // {"off": 1, "fast": 1, "auto": 2}[coding.codec]
 
     plan = plan_of([("float32", 128 << 20), ("int32", 128 << 20)])
     coding = weighing.weigh(plan, storage=disk(GB), n_workers=2, encode=encode, times=clock.times)
@@ -194,12 +197,12 @@ def test_a_speed_is_the_fastest_turn_over_all_of_the_sample():
     ticks = iter([0, 2, 5, 6, 8])
     turns = []
 
-    def encode(run, coding) -> int:
-        turns.append(coding.codec)
-        return run.n_bytes // {"off": 1, "auto": 2}[coding.codec]
+    def encode(runs, coding) -> int:
+        turns.append((coding.codec, len(runs)))
+        return sum(run.n_bytes for run in runs) // {"off": 1, "auto": 2}[coding.codec]
 
     measured = measure_speeds(runs, ("off", "auto"), encode, lambda: next(ticks))
-    assert turns == (["off"] * 4 + ["auto"] * 4) * 2
+    assert turns == [("off", 4), ("auto", 4)] * 2
     assert measured == {
         "off": Speed(bytes_per_sec=4 << 20, ratio=1.0),
         "auto": Speed(bytes_per_sec=2 << 20, ratio=2.0),

@@ -1,10 +1,11 @@
-// Runs coded against bases in files: the same bytes from any number of threads, words that come
-// back through the chain, and errors that name what is wrong with a base.
+// Runs that several threads code and write: the bytes of one thread, whoever does what, and an end
+// when one of them is stopped or refused.
+#include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <thread>
 
@@ -18,220 +19,224 @@ using namespace ogds;
 namespace {
 
 constexpr size_t kAlignBytes = 4096;
-constexpr uint64_t kOffset = 8192;
-constexpr size_t kPerRun = 3;
+constexpr uint64_t kFirst = 8192;  // where the first run goes
+constexpr size_t kThreads = 4;
+constexpr auto kLong = std::chrono::minutes(1);
 
-// A file without a name.
-class File {
-public:
-    File() : file_(std::tmpfile()) { CHECK(file_ != nullptr, errno); }
-    File(const File&) = delete;
-    File& operator=(const File&) = delete;
-    ~File() { std::fclose(file_); }
+// A run of two chunks, unlike those of other numbers in words and length.
+struct SampleRun {
+    explicit SampleRun(uint32_t number)
+        : words(make_words(16, 500 + 900 * (number % 5), Look::kWeights, number)),
+          chunks{{{2 * number, 400, 16}, 1}, {{2 * number + 1, 100 + 900 * (number % 5), 16}, 1}},
+          segments{{0, 0, 0, 400}, {0, 800, 0, 100 + 900 * (number % 5)}},
+          buffers{std::span<const uint8_t>(words)},
+          records(2 * kIndexRecordBytes) {}
 
-    int descriptor() const { return fileno(file_); }
+    RunSource source() {
+        RunSource found{};
+        found.buffers = buffers;
+        found.segments = segments;
+        found.chunks = chunks;
+        found.records = records.data();
+        return found;
+    }
 
-    Bytes content() const {
-        Bytes bytes(static_cast<size_t>(lseek(descriptor(), 0, SEEK_END)));
-        const ssize_t n = pread(descriptor(), bytes.data(), bytes.size(), 0);
-        CHECK(n == static_cast<ssize_t>(bytes.size()));
+    Bytes words;
+    std::vector<RunChunk> chunks;
+    std::vector<Segment> segments;
+    std::vector<std::span<const uint8_t>> buffers;
+    Bytes records;
+};
+
+// Runs, what each thread needs, and a file that is gone afterwards.
+struct Stripe {
+    explicit Stripe(uint32_t n_runs) : file(std::tmpfile()) {
+        CHECK(file != nullptr);
+        for (uint32_t i = 0; i < n_runs; ++i) {
+            runs.push_back(std::make_unique<SampleRun>(i));
+            sources.push_back(runs.back()->source());
+            room_bytes = std::max(room_bytes, max_run_bytes(runs.back()->chunks, kAlignBytes));
+        }
+    }
+    Stripe(const Stripe&) = delete;
+    Stripe& operator=(const Stripe&) = delete;
+    ~Stripe() { std::fclose(file); }
+
+    Bytes content(size_t n_bytes) const {
+        Bytes bytes(n_bytes);
+        const ssize_t n = pread(fileno(file), bytes.data(), n_bytes, 0);
+        CHECK(n == static_cast<ssize_t>(n_bytes), n, n_bytes);
         return bytes;
     }
 
-    void flip(uint64_t offset) const {
-        uint8_t byte = 0;
-        CHECK(pread(descriptor(), &byte, 1, static_cast<off_t>(offset)) == 1);
-        byte ^= 1;
-        CHECK(pwrite(descriptor(), &byte, 1, static_cast<off_t>(offset)) == 1);
-    }
-
-private:
-    std::FILE* file_;
-};
-
-// A step of a chain: chunks, and the file that their frames lie in.
-struct Step {
-    explicit Step(std::vector<Bytes> these, uint8_t dtype_id)
-        : words(std::move(these)), records(words.size() * kIndexRecordBytes) {
-        const size_t word_bytes = dtype_of(dtype_id).container_bytes;
-        for (const Bytes& chunk : words) {
-            const auto n = static_cast<uint32_t>(chunk.size() / word_bytes);
-            chunks.push_back({{static_cast<uint32_t>(chunks.size()), n, dtype_id}, 1});
-            buffers.emplace_back(chunk);
-            segments.push_back({segments.size() % kPerRun, 0, 0, n});
+    Bytes records() const {
+        Bytes all;
+        for (const auto& run : runs) {
+            all.insert(all.end(), run->records.begin(), run->records.end());
         }
+        return all;
     }
 
-    std::vector<Bytes> words;
-    std::vector<RunChunk> chunks;
-    std::vector<std::span<const uint8_t>> buffers;
-    std::vector<Segment> segments;
-    Bytes records;
-    File file;
-};
-
-using Chain = std::vector<std::unique_ptr<Step>>;
-
-// The runs of a step, and the links they are coded against.
-struct Runs {
-    Runs(Step& step, const Chain& chain, size_t n_links) {
-        const size_t n = step.chunks.size();
-        links.resize((n + kPerRun - 1) / kPerRun);
-        for (size_t first = 0; first < n; first += kPerRun) {
-            const size_t count = std::min(kPerRun, n - first);
-            std::vector<FileLink>& mine = links[first / kPerRun];
-            for (size_t i = 0; i < n_links; ++i) {
-                mine.push_back({chain[i]->file.descriptor(),
-                                chain[i]->records.data() + first * kIndexRecordBytes});
-            }
-            sources.push_back({std::span(step.buffers).subspan(first, count),
-                               std::span(step.segments).subspan(first, count),
-                               std::span(step.chunks).subspan(first, count),
-                               step.records.data() + first * kIndexRecordBytes, mine});
-        }
-    }
-
-    std::vector<std::vector<FileLink>> links;
+    std::FILE* file;
+    std::vector<std::unique_ptr<SampleRun>> runs;
     std::vector<RunSource> sources;
+    size_t room_bytes = 0;
 };
 
-// Writes a step from so many threads; returns what failed first.
-RunResult write(Step& step, const Chain& chain, size_t n_threads) {
-    const Runs runs(step, chain, chain.size());
-    RunWriter writer(kOffset, {}, kAlignBytes);
-    writer.set_runs(runs.sources);
-    std::vector<TurnResult> ended(n_threads);
+// Calls `work(room, workspace)` in several threads and waits for all.
+template <class Work>
+void in_threads(const Stripe& stripe, size_t n_threads, const Work& work) {
     std::vector<std::thread> threads;
-    for (TurnResult& mine : ended) {
-        threads.emplace_back([&runs, &writer, &step, &mine] {
-            const auto own = std::make_unique<Workspace>();
-            Bytes scratch(writer.scratch_bytes(runs.sources[0]));
-            Bytes out(max_run_bytes(step.chunks, kAlignBytes));
-            do {
-                mine = writer.write(step.file.descriptor(), RunWriter::Clock::now(), out, scratch,
-                                    *own);
-            } while (mine.turn == Turn::kPaused);
-            if (mine.turn == Turn::kFailed) {
-                writer.stop();
-            }
+    for (size_t i = 0; i < n_threads; ++i) {
+        threads.emplace_back([&] {
+            Bytes room(stripe.room_bytes);
+            const auto workspace = std::make_unique<Workspace>();
+            work(std::span(room), *workspace);
         });
     }
     for (std::thread& thread : threads) {
         thread.join();
     }
-    for (const TurnResult& each : ended) {
-        if (each.turn == Turn::kFailed) {
-            return each.run;
+}
+
+RunWriter::Clock::time_point after(std::chrono::nanoseconds time) {
+    return RunWriter::Clock::now() + time;
+}
+
+// What one thread makes of the runs, each in a call of its own.
+struct Expected {
+    explicit Expected(uint32_t n_runs) : stripe(n_runs) {
+        RunWriter writer(kFirst, {}, kAlignBytes);
+        writer.set_runs(stripe.sources);
+        bytes.resize(kFirst);
+        in_threads(stripe, 1, [&](std::span<uint8_t> room, Workspace& workspace) {
+            for (size_t number = 0;; ++number) {
+                const TurnResult result = writer.code(room, {}, workspace);
+                if (result.turn != Turn::kCoded) {
+                    CHECK(result.turn == Turn::kDone && number == stripe.runs.size(), number);
+                    return;
+                }
+                CHECK(result.number == number && result.offset == bytes.size(), number);
+                bytes.insert(bytes.end(), room.begin(),
+                             room.begin() + static_cast<std::ptrdiff_t>(result.n_bytes));
+            }
+        });
+        CHECK(writer.offset() == bytes.size(), writer.offset());
+    }
+
+    Stripe stripe;
+    Bytes bytes;
+};
+
+void records_say_where_frames_lie(const Expected& expected) {
+    for (const auto& run : expected.stripe.runs) {
+        for (size_t i = 0; i < run->chunks.size(); ++i) {
+            const uint8_t* const record = run->records.data() + i * kIndexRecordBytes;
+            FrameHeader header;
+            const auto frame = std::span(expected.bytes).subspan(load_u64le(record));
+            CHECK(read_frame_header(frame, header) == Status::kOk, i);
+            CHECK(header.chunk == run->chunks[i].shape.chunk, header.chunk);
         }
-        CHECK(each.turn == Turn::kDone);
     }
-    return {};
 }
 
-void comes_back(const Step& step, const Chain& chain) {
-    std::vector<Bytes> frames;
-    std::vector<BaseLink> links;
-    frames.reserve(chain.size());
-    for (const auto& each : chain) {
-        frames.push_back(each->file.content());
-        links.push_back({frames.back(), each->records.data()});
-    }
-    std::vector<Bytes> out;
-    for (const Bytes& chunk : step.words) {
-        out.emplace_back(chunk.size(), uint8_t{0xA5});
-    }
-    const std::vector<std::span<uint8_t>> buffers(out.begin(), out.end());
-    std::vector<Segment> segments = step.segments;
-    for (size_t i = 0; i < segments.size(); ++i) {
-        segments[i].buffer = i;
-    }
-    Bytes scratch(scratch_bytes(step.chunks));
-    const Bytes own = step.file.content();
-    const RunResult result = decode_run(own, step.records.data(), step.chunks, buffers, segments,
-                                        scratch, workspace(), links);
-    CHECK(result.status == Status::kOk, status_text(result.status), result.chunk);
-    CHECK(out == step.words);
+// Threads that pause at once, after each run, or hardly ever; some write a run by themselves.
+void bytes_do_not_depend_on_threads(const Expected& expected, std::chrono::nanoseconds slice) {
+    Stripe stripe(static_cast<uint32_t>(expected.stripe.runs.size()));
+    RunWriter writer(kFirst, {}, kAlignBytes);
+    writer.set_runs(stripe.sources);
+    const int descriptor = fileno(stripe.file);
+    std::atomic<size_t> n_alone = 0;
+    in_threads(stripe, kThreads, [&](std::span<uint8_t> room, Workspace& workspace) {
+        for (bool alone = false;; alone = !alone) {
+            const TurnResult result = alone ? writer.code(room, {}, workspace)
+                                            : writer.write(descriptor, after(slice), room, {},
+                                                           workspace);
+            if (result.turn == Turn::kDone) {
+                return;
+            }
+            CHECK(result.turn == (alone ? Turn::kCoded : Turn::kPaused));
+            if (alone) {
+                ++n_alone;
+                CHECK(pwrite(descriptor, room.data(), result.n_bytes,
+                             static_cast<off_t>(result.offset)) ==
+                      static_cast<ssize_t>(result.n_bytes));
+            }
+            CHECK(writer.offset() >= kFirst && writer.times().write >= std::chrono::nanoseconds(0));
+        }
+    });
+    CHECK(writer.offset() == expected.bytes.size(), writer.offset());
+    Bytes content = stripe.content(expected.bytes.size());
+    CHECK(content == expected.bytes);
+    CHECK(stripe.records() == expected.stripe.records());
+    CHECK((n_alone > 0) == (slice < kLong), n_alone);
+    const WriterTimes times = writer.times();
+    CHECK(times.encode.count() > 0 && times.busy.count() > 0);
+    CHECK(times.busy <= times.write, times.busy.count(), times.write.count());
 }
 
-std::vector<Bytes> changed(uint8_t dtype, uint64_t seed) {
-    std::vector<Bytes> words;
-    for (uint32_t n_words : {5000u, 40u, 300u, 9001u, 2000u, 1u, 4097u}) {
-        words.push_back(make_changed(dtype, n_words, seed + n_words));
-    }
-    return words;
+// Nobody waits for a run whose thread has gone.
+void stopping_ends_all_that_wait() {
+    Stripe stripe(400);
+    RunWriter writer(kFirst, {}, kAlignBytes);
+    writer.set_runs(stripe.sources);
+    std::atomic<size_t> n_calls = 0;
+    in_threads(stripe, kThreads, [&](std::span<uint8_t> room, Workspace& workspace) {
+        if (n_calls++ == 1) {
+            writer.stop();
+        }
+        CHECK(writer.write(fileno(stripe.file), after(kLong), room, {}, workspace).turn ==
+              Turn::kDone);
+    });
+    Bytes room(stripe.room_bytes);
+    const auto workspace = std::make_unique<Workspace>();
+    CHECK(writer.code(room, {}, *workspace).turn == Turn::kDone);
 }
 
-Chain make_chain(uint8_t dtype, size_t n_steps) {
-    Chain chain;
-    for (size_t i = 0; i < n_steps; ++i) {
-        auto step = std::make_unique<Step>(changed(dtype, i), dtype);
-        CHECK(write(*step, chain, 3).status == Status::kOk);
-        comes_back(*step, chain);
-        chain.push_back(std::move(step));
-    }
-    return chain;
+// What the system refuses is left to its thread; the others go on.
+void a_refused_run_has_its_place(const Expected& expected) {
+    Stripe stripe(static_cast<uint32_t>(expected.stripe.runs.size()));
+    RunWriter writer(kFirst, {}, kAlignBytes);
+    writer.set_runs(stripe.sources);
+    const int refusing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    CHECK(refusing >= 0);
+    Bytes content(expected.bytes.size());
+    in_threads(stripe, kThreads, [&](std::span<uint8_t> room, Workspace& workspace) {
+        for (;;) {
+            const TurnResult result = writer.write(refusing, after(kLong), room, {}, workspace);
+            if (result.turn == Turn::kDone) {
+                return;
+            }
+            CHECK(result.turn == Turn::kCoded);
+            CHECK(result.offset + result.n_bytes <= content.size(), result.offset);
+            std::copy_n(room.begin(), result.n_bytes,
+                        content.begin() + static_cast<std::ptrdiff_t>(result.offset));
+        }
+    });
+    close(refusing);
+    CHECK(content == expected.bytes);
 }
 
-void bytes_do_not_depend_on_threads(uint8_t dtype) {
-    const Chain chain = make_chain(dtype, 3);
-    Step one(changed(dtype, 9), dtype);
-    Step four(changed(dtype, 9), dtype);
-    CHECK(write(one, chain, 1).status == Status::kOk);
-    CHECK(write(four, chain, 4).status == Status::kOk);
-    CHECK(one.file.content() == four.file.content() && one.records == four.records);
-    comes_back(four, chain);
-    bool has_deltas = false;
-    for (size_t i = 0; i < one.chunks.size(); ++i) {
-        has_deltas |= (one.records[i * kIndexRecordBytes + 26] & kFlagDelta) != 0;
-    }
-    CHECK(has_deltas);
-}
-
-void faults_of_a_base_are_told(uint8_t dtype) {
-    Chain chain = make_chain(dtype, 2);
-    Step step(changed(dtype, 9), dtype);
-    const auto expect = [&](Status status, size_t chunk_in_run) {
-        const RunResult result = write(step, chain, 2);
-        CHECK(result.status == status, status_text(result.status));
-        CHECK(result.link == 1 && result.chunk == chunk_in_run, result.link, result.chunk);
-    };
-    uint8_t* const record = chain[1]->records.data() + 4 * kIndexRecordBytes;
-    const uint64_t offset = load_u64le(record);
-    chain[1]->file.flip(offset + 40);
-    expect(Status::kPayloadCrc, 1);
-    chain[1]->file.flip(offset + 40);
-    store_u64le(record, ~uint64_t{0});
-    expect(Status::kFrameTruncated, 1);
-    store_u64le(record, uint64_t{1} << 40);
-    expect(Status::kFrameTruncated, 1);
-    store_u64le(record, offset);
-    const uint32_t frame_bytes = load_u32le(record + 8);
-    store_u32le(record + 8, ~uint32_t{0});
-    expect(Status::kFrameLength, 1);
-    store_u32le(record + 8, frame_bytes);
-    CHECK(ftruncate(chain[1]->file.descriptor(), static_cast<off_t>(offset + 20)) == 0);
-    expect(Status::kFrameTruncated, 1);
-}
-
-void a_stopped_writer_reads_no_base() {
-    const Chain chain = make_chain(16, 2);
-    Step step(changed(16, 9), 16);
-    const Runs runs(step, chain, 2);
-    const RunSource& run = runs.sources[0];
-    const std::atomic<bool> is_stopped = true;
-    Bytes scratch(BaseReader::scratch_bytes(run.chunks));
-    BaseReader reader(run.chunks, run.links, scratch, workspace(), is_stopped);
-    Base base;
-    CHECK(reader.find(0, base).status == Status::kStopped);
+void runs_that_were_let_go_of_are_not_touched() {
+    Stripe stripe(3);
+    RunWriter writer(kFirst, {}, kAlignBytes);
+    writer.set_runs(stripe.sources);
+    Bytes room(stripe.room_bytes);
+    const auto workspace = std::make_unique<Workspace>();
+    CHECK(writer.code(room, {}, *workspace).turn == Turn::kCoded);
+    writer.set_runs({});
+    CHECK(writer.code(room, {}, *workspace).turn == Turn::kDone);
 }
 
 }  // namespace
 
 int main() {
-    workspace().zstd = nullptr;
-    for (uint8_t dtype : {uint8_t{9}, uint8_t{12}, uint8_t{16}, uint8_t{18}}) {
-        bytes_do_not_depend_on_threads(dtype);
+    const Expected expected(60);
+    records_say_where_frames_lie(expected);
+    for (const auto slice : {std::chrono::nanoseconds(0), std::chrono::nanoseconds(kLong)}) {
+        bytes_do_not_depend_on_threads(expected, slice);
     }
-    faults_of_a_base_are_told(18);
-    a_stopped_writer_reads_no_base();
+    a_refused_run_has_its_place(expected);
+    stopping_ends_all_that_wait();
+    runs_that_were_let_go_of_are_not_touched();
 }
