@@ -77,8 +77,7 @@ Status encode_delta_words(const ChunkWords& chunk, const Dtype& dtype,
     const size_t raw = raw_bytes(dtype, chunk.n_normal_words);
     ExpectedBits direct = {raw_bits, delta.total};
     if (dtype.split != Split::kNone && delta.bits * 4 > raw_bits) {
-        const ExpectedBits all = expect_floats(chunk, dtype, out);  // of a sample of its own
-        direct.bits = all.total == 0 ? raw_bits : all.bits * delta.total / all.total;
+        direct = expect_floats(chunk, dtype, out);
     }
     if (delta.bits + direct.bits / kMinDeltaSaving < direct.bits) {
         if (dtype.split == Split::kNone) {
