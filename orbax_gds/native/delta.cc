@@ -110,17 +110,14 @@ bool write_delta_levels(uint32_t m, const DeltaTables& tables, uint8_t* counts, 
     return true;
 }
 
+// Low bytes and planes go past the stage: they are most of what is written.
 bool write_below(const LowBits& below, uint32_t low_bytes, uint32_t m,
                  PayloadWriter& out) noexcept {
-    if (!append(below.low, size_t{low_bytes} * m, out)) {
-        return false;
+    bool written = low_bytes == 0 || out.append(below.low, size_t{low_bytes} * m);
+    for (uint32_t plane = 0; plane < below.n && written; ++plane) {
+        written = out.append(below.of[plane], level_bytes(1, below.n_bits[plane]));
     }
-    for (uint32_t plane = 0; plane < below.n; ++plane) {
-        if (!append(below.of[plane], level_bytes(1, below.n_bits[plane]), out)) {
-            return false;
-        }
-    }
-    return true;
+    return written;
 }
 
 Status encode_sub_block(const uint8_t* words, const uint8_t* base, uint32_t m, const Dtype& dtype,
@@ -144,8 +141,7 @@ Status encode_sub_block(const uint8_t* words, const uint8_t* base, uint32_t m, c
     }
     bool is_coded = false;
     if (!write_delta_levels(m, tables, counts, is_coded, out, workspace) ||
-        !append(workspace.delta.escapes, n_escapes * escape_bytes(dtype, tables), out) ||
-        !write_below(below, tables.low_bytes, m, out)) {
+        !append(workspace.delta.escapes, n_escapes * escape_bytes(dtype, tables), out)) {
         return Status::kNoSpace;
     }
     head[1] = is_coded ? 1 : 0;
@@ -276,7 +272,8 @@ Status encode_delta(const ChunkWords& chunk, const uint8_t* base, const Dtype& d
             status != Status::kOk) {
             return status;
         }
-        if (!out.append(workspace.sub_block, stage.size())) {
+        if (!out.append(workspace.sub_block, stage.size()) ||
+            !write_below(workspace.delta.below, plan.tables.low_bytes, m, out)) {
             return Status::kNoSpace;
         }
         done += m;
