@@ -77,7 +77,8 @@ def _of_siblings(item: FilePath, uuids: Iterable[str]) -> dict[str, FilePath]:
             path = other / MANIFEST_NAME
             manifest = decode_pending(path.read_bytes(), str(path))
             bases = manifest.base.stripes if manifest.base else ()
-            files = {spec.uuid: other / spec.file for spec in (*bases, *manifest.stripes)}
+            files = {spec.uuid: other / base_file(spec.uuid) for spec in bases}
+            files |= {spec.uuid: other / spec.file for spec in manifest.stripes}
             has = {uuid for uuid in wanted & files.keys() if files[uuid].exists()}
             found.update({uuid: files[uuid] for uuid in has})
             wanted -= has

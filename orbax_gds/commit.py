@@ -143,9 +143,13 @@ def leave_sealed(directory: FilePath, said: PendingStripe) -> None:
 
 
 def withdraw_sealed(directory: FilePath, process: int) -> None:
-    """Remove what an earlier attempt of a process has left, before its stripe changes."""
+    """Remove what an earlier attempt of a process has left, before it writes its stripe.
+
+    The stripe, too: an item may have lain here whose deletion was cut short, and later steps may
+    have linked its stripe. Written in place, it would change in these as well.
+    """
     failure = read_failure(directory)
-    names = [pending_name(stripes.file_name(process))]
+    names = [pending_name(stripes.file_name(process)), stripes.file_name(process)]
     if failure is not None and failure.process == process:
         names.append(FAILED_NAME)
     for name in names:

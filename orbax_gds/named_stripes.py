@@ -1,5 +1,6 @@
 """Which stripes the items under a root name: their own, and those of earlier steps."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 
@@ -84,6 +85,10 @@ def published_items(root: FilePath) -> Iterator[tuple[int, FilePath]]:
         number = None if TEMPORARY in step.name else step_number(step.name)
         if number is None or not step.is_dir():
             continue
-        for item in (step, *(child for child in step.iterdir() if TEMPORARY not in child.name)):
-            if (item / MANIFEST_NAME).is_file():
-                yield number, item
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            yield from ((number, item) for item in _published_in(step))
+
+
+def _published_in(step: FilePath) -> list[FilePath]:
+    children = [child for child in step.iterdir() if TEMPORARY not in child.name]
+    return [item for item in (step, *children) if (item / MANIFEST_NAME).is_file()]

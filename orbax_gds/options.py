@@ -164,7 +164,8 @@ class Options:
         """Return the resolved options as the manifest records them."""
         names = [field.name for field in dataclasses.fields(self)]
         resolved = {name: getattr(self, name) for name in names}
-        return resolved | {"workers": self.n_workers, "delta": repr(self.delta)}
+        policy = repr(self.delta).encode("utf-8", "backslashreplace").decode()
+        return resolved | {"workers": self.n_workers, "delta": policy}
 
 
 def _check(name: str, value: object, fits: bool, expected: str) -> None:

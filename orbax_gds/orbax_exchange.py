@@ -1,6 +1,7 @@
 """Items of ours to and from plain Orbax checkpoints, which are held in memory whole."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Any
@@ -138,7 +139,8 @@ def _value(spec: LeafSpec, array: np.ndarray) -> Any:
 @contextmanager
 def _wide_words() -> Iterator[None]:
     """Let jax keep words of 64 bits as they are."""
-    before = jax.config.read("jax_enable_x64")
+    with ThreadPoolExecutor(1) as apart:  # where no `with jax.enable_x64(...)` of ours is seen
+        before = apart.submit(jax.config.read, "jax_enable_x64").result()
     jax.config.update("jax_enable_x64", True)
     try:
         yield

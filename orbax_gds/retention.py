@@ -58,7 +58,7 @@ class KeepBases:
                 needed |= self._needed(root, steps, noted)
             except (OSError, Unsupported) as err:
                 if isinstance(err, FileNotFoundError):
-                    continue  # the root is not there yet, or a step was deleted by others
+                    continue  # the root is not there yet
                 logger.warning("All steps under %s are kept: %s", root, err)
                 return [True] * len(kept)
         return [keep or info.step in needed for info, keep in zip(checkpoints, kept, strict=True)]
@@ -80,6 +80,9 @@ class KeepBases:
             for number, item in published_items(root)
             if (named := self._named(item)) is not None
         ]
+        there = {named.item for _, named in found}
+        for item in [each for each in self._known if root in each.parents and each not in there]:
+            del self._known[item]
         numbers = {number for number, _ in found}
         last = {item for each in noted if (item := _first_there(each, found)) is not None}
         needed: set[int] = set()

@@ -9,10 +9,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from delta_runs import EVERY, Job, assert_restores, base_of, item_of, n_links, state, stripe
 
 import orbax_gds as ogds
 from orbax_gds import coding_choice, commit, kept_reports, saving, weighing
+from orbax_gds.cli import main
 from orbax_gds.errors import CommitError, Corrupt, NotFound, OgdsError
 from orbax_gds.known_steps import Place, place_of
 from orbax_gds.testing.faults import Fault, faulty_system
@@ -329,6 +331,11 @@ def test_a_report_says_what_of_a_step_is_new(tmp_path, caplog):
     assert sum(one.bytes_in for one in report.chunks.values()) == report.bytes_in
     assert "delta on 1 (chunks: unchanged 1 delta 1 direct 1)" in caplog.text
     assert {"find base", "read base"} <= report.seconds.keys()
+    shown = CliRunner().invoke(main, ["report", str(tmp_path / "2")]).stdout
+    assert "Chunks of the delta, all processes" in shown
+    assert "delta: needs 1 stripe of earlier steps" in shown
+    shown = CliRunner().invoke(main, ["report", str(tmp_path / "1")]).stdout
+    assert "full: there is no earlier step" in shown
     (kept,) = kept_reports.read(tmp_path / "2").reports
     assert (kept.base, kept.chain_length, kept.chunks) == (report.base, 1, report.chunks)
 

@@ -266,3 +266,11 @@ def test_words_that_all_change_give_a_full_step(tmp_path):
     assert (report.base, report.chunks) == (None, {})
     assert report.delta_reason == "no chunk is smaller as a delta"
     assert not (tmp_path / "2" / "base").exists()
+
+
+def test_a_save_where_an_item_was_deleted_in_part_changes_no_step_that_follows_from_it(tmp_path):
+    Job(tmp_path).save(0, 1, 2)
+    (item_of(tmp_path, 1) / "manifest.json").unlink()  # the stripe is still there, linked by 2
+    Job(tmp_path).save(1, seed=5)
+    assert_restores(item_of(tmp_path, 1), 1, seed=5)
+    assert_restores(item_of(tmp_path, 2), 2)

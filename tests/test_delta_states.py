@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import orbax.checkpoint as ocp
 import pytest
@@ -99,9 +100,11 @@ class Meanwhile(Fault):
 class Root:
     """One step root: a manager with its handler, and what each listed step must hold."""
 
-    def __init__(self, path: Path, policy: Any, keep: int | None, by_loss: bool) -> None:
+    def __init__(
+        self, path: Path, policy: Any, keep: int | None, by_loss: bool, has_links: bool
+    ) -> None:
         self.path = path
-        self.keep, self.by_loss = keep, by_loss
+        self.keep, self.by_loss, self.has_links = keep, by_loss, has_links
         self.steps: dict[int, Tree] = {}
         self.committed: set[str] = set()  # stripes of all steps that were ever listed
         self.now: Tree = first_tree(1)
@@ -113,11 +116,15 @@ class Root:
         self.policy = policy
         options = ogds.Options(delta=policy, chunk_bytes=CHUNK_BYTES)
         self.handler = ogds.GdsCheckpointHandler(options)
-        kept = ocp.CheckpointManagerOptions(
-            max_to_keep=self.keep,
-            best_fn=(lambda metrics: metrics["loss"]) if self.by_loss else None,
-            best_mode="min",
-        )
+        if self.has_links or self.keep is None:
+            kept = ocp.CheckpointManagerOptions(
+                max_to_keep=self.keep,
+                best_fn=(lambda metrics: metrics["loss"]) if self.by_loss else None,
+                best_mode="min",
+            )
+        else:
+            latest = ocp.checkpoint_managers.LatestN(self.keep)
+            kept = ocp.CheckpointManagerOptions(preservation_policy=ogds.KeepBases(latest))
         self.manager = ocp.CheckpointManager(self.path, options=kept, item_handlers=self.handler)
 
     def item(self, step: int) -> Path:
@@ -141,6 +148,7 @@ class Root:
     def check_bases(self, step: int) -> None:
         """A step follows from committed ones alone, and from no more than the policy lets it."""
         manifest = read_manifest(self.item(step))
+        assert manifest.base is None or manifest.base.linked == self.has_links
         bases = [] if manifest.base is None else [spec.uuid for spec in manifest.base.stripes]
         assert self.committed.issuperset(bases)
         assert len(bases) < getattr(self.policy, "n", 100) + isinstance(
@@ -161,9 +169,17 @@ class Root:
         return {int(path.name) for path in self.path.iterdir() if path.name.isdigit()}
 
     def delete(self, step: int) -> None:
+        """Delete a step; without links only if no other needs it, as KeepBases has it."""
+        if not self.has_links and self.is_needed(step):
+            return
         shutil.rmtree(self.path / str(step))
         del self.steps[step]
         self.manager.reload()
+
+    def is_needed(self, step: int) -> bool:
+        own = {spec.uuid for spec in read_manifest(self.item(step)).stripes}
+        others = [read_manifest(self.item(other)).base for other in self.steps if other != step]
+        return any(own & {spec.uuid for spec in base.stripes} for base in others if base)
 
     def cut_short(self, fault: Fault) -> Path:
         """Save under a fault where Orbax would, and never rename it: no step comes of it."""
@@ -187,19 +203,30 @@ class DeltaStates(RuleBasedStateMachine):
         self.roots: list[Root] = []
         self.copies: list[tuple[Path, Tree]] = []
         self.touched: set[int] = set()
+        self.undoing = contextlib.ExitStack()
 
     @initialize(
         policies=st.tuples(*[st.sampled_from(sorted(POLICIES))] * 2),
         keeps=st.tuples(*[st.sampled_from([None, None, 1, 2])] * 2),
         by_loss=st.booleans(),
+        has_links=st.sampled_from([True, True, True, False]),
     )
     def begin(
-        self, policies: tuple[str, ...], keeps: tuple[int | None, ...], by_loss: bool
+        self,
+        policies: tuple[str, ...],
+        keeps: tuple[int | None, ...],
+        by_loss: bool,
+        has_links: bool,
     ) -> None:
+        self.has_links = has_links
+        if not has_links:
+            refused = OSError(errno.EPERM, os.strerror(errno.EPERM))
+            self.undoing.enter_context(mock.patch.object(os, "link", side_effect=refused))
         for number, (policy, keep) in enumerate(zip(policies, keeps, strict=True)):
             path = self.place / f"root{number}"
             path.mkdir()
-            self.roots.append(Root(path, POLICIES[policy](), keep, by_loss and keep is not None))
+            is_best = by_loss and keep is not None and has_links
+            self.roots.append(Root(path, POLICIES[policy](), keep, is_best, has_links))
             self.roots[number].save(0)
 
     def root(self, number: int) -> Root:
@@ -261,7 +288,8 @@ class DeltaStates(RuleBasedStateMachine):
         step = sorted(root.steps)[which % len(root.steps)]
         root.delete(step)
         root.now = change(root.now, "params", "sparse", seed)
-        root.save(step)
+        if step not in root.steps:
+            root.save(step)
 
     @rule(
         number=st.integers(0, 1),
@@ -323,6 +351,7 @@ class DeltaStates(RuleBasedStateMachine):
         root.now = change(root.now, "params", "few", seed)
         root.save(root.next_step() + is_left)  # Orbax clears away what has the same number
 
+    @precondition(lambda self: self.has_links)
     @rule(number=st.integers(0, 1), at=st.integers(0, 60), which=st.integers(0, 9))
     def delete_beside_a_save(self, number: int, at: int, which: int) -> None:
         """Delete a step, perhaps the base, while another is being saved."""
@@ -341,6 +370,7 @@ class DeltaStates(RuleBasedStateMachine):
         del root.steps[step]
         root.manager.reload()
 
+    @precondition(lambda self: self.has_links)
     @rule(number=st.integers(0, 1), which=st.integers(0, 9), way=st.sampled_from(["tree", "tar"]))
     def copy(self, number: int, which: int, way: str) -> None:
         root = self.roots[number]
@@ -362,6 +392,7 @@ class DeltaStates(RuleBasedStateMachine):
             read.extractall(target.parent, filter="data")
         archive.unlink()
 
+    @precondition(lambda self: self.has_links)
     @rule(number=st.integers(0, 1), which=st.integers(0, 9), seed=st.integers(0, 9))
     def go_on_elsewhere(self, number: int, which: int, seed: int) -> None:
         """Copy a step into the other root, restore it there and save the next one."""
@@ -410,6 +441,7 @@ class DeltaStates(RuleBasedStateMachine):
             assert_holds(ogds.restore(path), tree)
             assert ogds.verify(path) == []
         shutil.rmtree(self.place)
+        self.undoing.close()
 
 
 class InMemory(DeltaStates):

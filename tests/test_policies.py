@@ -93,10 +93,10 @@ def test_any_object_with_the_method_is_a_policy_and_recorded_by_its_repr():
             return sum(chain.bytes_deltas) > chain.bytes_full
 
         def __repr__(self) -> str:
-            return "Mine"
+            return "Mine \ud800"
 
     options = Options(delta=Mine())
-    assert options.as_json()["delta"] == "Mine"
+    assert options.as_json()["delta"] == "Mine \\ud800"
     assert steps(options.delta_policy, [60] * 6) == "fddfdd"
     with pytest.raises(Unsupported, match="delta"):
         Options(delta=Mine)  # pyright: ignore[reportArgumentType]

@@ -169,6 +169,31 @@ def test_a_root_that_cannot_be_read_keeps_all_and_a_damaged_step_needs_nothing(t
         assert preserved(tmp_path, {2}, [0, 1, 2]) == [0, 1, 2]
 
 
+def test_a_step_that_is_deleted_meanwhile_takes_no_other_with_it(tmp_path):
+    chain(tmp_path, 3, linked=False)
+    (tmp_path / "7").mkdir()
+    iterdir = Path.iterdir
+
+    def listed(path):
+        if path.name == "7":
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return iterdir(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "iterdir", listed)
+        assert preserved(tmp_path, {2}, [0, 1, 2]) == [0, 1, 2]
+
+
+def test_what_is_known_of_deleted_steps_is_let_go(tmp_path):
+    items = chain(tmp_path, 3, linked=True)
+    policy = KeepBases(Fixed({2}), tmp_path)
+    for left in (3, 1):
+        policy.should_preserve([Info(1), Info(2)], context=None)
+        assert len(policy._known) == left
+        for item in items[:2]:
+            shutil.rmtree(item.parent, ignore_errors=True)
+
+
 JUNK = ("p00007.ogds", "manifest.json.pending", "manifest.json.tmp", "p00000.pending")
 JUNK += ("p00001.probe", "p00000.report.json.pending", "base/" + "ab" * 16 + ".ogds")
 MINE = ("notes.txt", "manifest.json.bak", "p0.ogds.old", "base/mine.txt", "weights.ogds.txt")

@@ -77,7 +77,8 @@ Status encode_delta_words(const ChunkWords& chunk, const Dtype& dtype,
     const size_t raw = raw_bytes(dtype, chunk.n_normal_words);
     ExpectedBits direct = {raw_bits, delta.total};
     if (dtype.split != Split::kNone && delta.bits * 4 > raw_bits) {
-        direct = expect_floats(chunk, dtype, out);
+        const ExpectedBits all = expect_floats(chunk, dtype, out);  // of a sample of its own
+        direct.bits = all.total == 0 ? raw_bits : all.bits * delta.total / all.total;
     }
     if (delta.bits + direct.bits / kMinDeltaSaving < direct.bits) {
         if (dtype.split == Split::kNone) {

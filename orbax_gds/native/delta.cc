@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "bytes.h"
+#include "delta_few.h"
 #include "huffman.h"
 #include "isa.h"
 
@@ -109,17 +110,14 @@ bool write_delta_levels(uint32_t m, const DeltaTables& tables, uint8_t* counts, 
     return true;
 }
 
+// Low bytes and planes go past the stage: they are most of what is written.
 bool write_below(const LowBits& below, uint32_t low_bytes, uint32_t m,
                  PayloadWriter& out) noexcept {
-    if (!append(below.low, size_t{low_bytes} * m, out)) {
-        return false;
+    bool written = low_bytes == 0 || out.append(below.low, size_t{low_bytes} * m);
+    for (uint32_t plane = 0; plane < below.n && written; ++plane) {
+        written = out.append(below.of[plane], level_bytes(1, below.n_bits[plane]));
     }
-    for (uint32_t plane = 0; plane < below.n; ++plane) {
-        if (!append(below.of[plane], level_bytes(1, below.n_bits[plane]), out)) {
-            return false;
-        }
-    }
-    return true;
+    return written;
 }
 
 Status encode_sub_block(const uint8_t* words, const uint8_t* base, uint32_t m, const Dtype& dtype,
@@ -143,8 +141,7 @@ Status encode_sub_block(const uint8_t* words, const uint8_t* base, uint32_t m, c
     }
     bool is_coded = false;
     if (!write_delta_levels(m, tables, counts, is_coded, out, workspace) ||
-        !append(workspace.delta.escapes, n_escapes * escape_bytes(dtype, tables), out) ||
-        !write_below(below, tables.low_bytes, m, out)) {
+        !append(workspace.delta.escapes, n_escapes * escape_bytes(dtype, tables), out)) {
         return Status::kNoSpace;
     }
     head[1] = is_coded ? 1 : 0;
@@ -180,9 +177,16 @@ LowBitsView view_below(const uint8_t* bytes, const DeltaHead& head, uint32_t low
     return view;
 }
 
-Status decode_sub_block(PayloadReader& in, const uint8_t* base, uint32_t m, const Dtype& dtype,
-                        const DeltaPlan& plan, uint8_t* words, Workspace& workspace) noexcept {
+// A sub-block whose ranks lie in the workspace.
+struct DeltaSubBlock {
     DeltaHead head;
+    const uint8_t* escapes;
+    LowBitsView below;
+};
+
+Status read_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype, const DeltaPlan& plan,
+                      DeltaSubBlock& sub_block, Workspace& workspace) noexcept {
+    DeltaHead& head = sub_block.head;
     if (const Status status = read_delta_head(in, m, dtype, plan.tables, head);
         status != Status::kOk) {
         return status;
@@ -192,9 +196,9 @@ Status decode_sub_block(PayloadReader& in, const uint8_t* base, uint32_t m, cons
         return Status::kPayloadShort;
     }
     const uint8_t* levels = in.take(head.ladder.levels_bytes);
-    const uint8_t* escapes = in.take(head.ladder.escapes_bytes);
+    sub_block.escapes = in.take(head.ladder.escapes_bytes);
     const uint8_t* planes = in.take(head.planes_bytes);
-    if (levels == nullptr || escapes == nullptr || planes == nullptr) {
+    if (levels == nullptr || sub_block.escapes == nullptr || planes == nullptr) {
         return Status::kPayloadShort;
     }
     in.checksum();
@@ -210,12 +214,8 @@ Status decode_sub_block(PayloadReader& in, const uint8_t* base, uint32_t m, cons
         status != Status::kOk) {
         return status;
     }
-    const LowBitsView view =
-        view_below(planes, head, plan.tables.low_bytes, m, in.left(), workspace);
-    const MergeDeltaFn merge = kernels().delta->merge[container_log2(dtype)];
-    const bool merged = merge(workspace.planes[0], base, m, delta_format(dtype), plan.tables,
-                              escapes, head.ladder.n_escapes, view, words);
-    return merged ? Status::kOk : Status::kDeltaSymbols;
+    sub_block.below = view_below(planes, head, plan.tables.low_bytes, m, in.left(), workspace);
+    return Status::kOk;
 }
 
 // Where the next m normal words may be decoded at once, or nullptr.
@@ -272,7 +272,8 @@ Status encode_delta(const ChunkWords& chunk, const uint8_t* base, const Dtype& d
             status != Status::kOk) {
             return status;
         }
-        if (!out.append(workspace.sub_block, stage.size())) {
+        if (!out.append(workspace.sub_block, stage.size()) ||
+            !write_below(workspace.delta.below, plan.tables.low_bytes, m, out)) {
             return Status::kNoSpace;
         }
         done += m;
@@ -383,17 +384,36 @@ Status decode_delta(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words,
     if (plan.tables.has_lengths) {
         build_table(plan.lengths, workspace.huffman.decode);
     }
-    Places places(words, runs, word_bytes, workspace.keeps_words);
+    const DeltaFormat format = delta_format(dtype);
+    const bool may_be_few = words != nullptr && has_unchanged_symbol(plan.tables);
     for (uint32_t done = 0; done < n_normal_words;) {
         const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
-        uint8_t* place = place_of(runs, m, word_bytes, words);
-        const uint8_t* from = gather(base, runs, m, word_bytes, workspace.delta.base);
-        uint8_t* to = place != nullptr ? place : workspace.words;
-        if (const Status status = decode_sub_block(in, from, m, dtype, plan, to, workspace);
+        DeltaSubBlock sub_block;
+        if (const Status status = read_sub_block(in, m, dtype, plan, sub_block, workspace);
             status != Status::kOk) {
             return status;
         }
-        places.put({to, false, {}, place != nullptr}, m);
+        const RankPlanes& ranks = workspace.planes[0];
+        const uint32_t n_escapes = sub_block.head.ladder.n_escapes;
+        ChangedWords changed;
+        if (may_be_few && find_few(ranks, m, plan.tables, changed)) {
+            copy_runs(runs, m, word_bytes, base, words);
+            if (!merge_few(changed, ranks, m, format, plan.tables, sub_block.escapes, n_escapes,
+                           sub_block.below, runs, words)) {
+                return Status::kDeltaSymbols;
+            }
+        } else {
+            Places places(words, runs, word_bytes, workspace.keeps_words);
+            uint8_t* place = place_of(runs, m, word_bytes, words);
+            const uint8_t* from = gather(base, runs, m, word_bytes, workspace.delta.base);
+            uint8_t* to = place != nullptr ? place : workspace.words;
+            const MergeDeltaFn merge = kernels().delta->merge[container_log2(dtype)];
+            if (!merge(ranks, from, m, format, plan.tables, sub_block.escapes, n_escapes,
+                       sub_block.below, to)) {
+                return Status::kDeltaSymbols;
+            }
+            places.put({to, false, {}, place != nullptr}, m);
+        }
         done += m;
     }
     return Status::kOk;

@@ -9,6 +9,7 @@
 namespace ogds {
 namespace {
 
+constexpr uint32_t kMostGroups = 64;
 constexpr uint32_t kMostSampled = 2 * kMaxGroups * kGroupWords;
 constexpr uint32_t kSizes = 65;
 
@@ -55,7 +56,17 @@ void take_sample(const ChunkWords& chunk, const Dtype& dtype, Sample& sample) no
             default: return add_words<uint64_t>(words, base, n, format, sample);
         }
     };
-    each_sampled_group(chunk.map, chunk.n_words, add, ahead);
+    // Of many words fewer groups say enough.
+    const uint32_t one_in = std::max(1u, chunk.n_normal_words / kGroupWords / kOneIn / kMostGroups);
+    uint32_t n_calls = 0;
+    each_sampled_group(
+        chunk.map, chunk.n_words,
+        [&](uint32_t first, uint32_t n) {
+            if (n_calls++ % one_in == 0) {
+                add(first, n);
+            }
+        },
+        ahead);
 }
 
 // The symbol of a word given its size and upper bits, by how many bits of it are above those below.
@@ -137,16 +148,13 @@ public:
 
     void run() noexcept {
         consider(false, 0, 0);  // few words have changed, by much
-        from_middle(false);
-        if (has_delta_exponents(dtype_.split)) {
-            from_middle(true);
-        }
+        from_middle(has_delta_exponents(dtype_.split));
     }
 
     const DeltaTables& best() const noexcept { return best_; }
 
 private:
-    static constexpr uint32_t kOneGroupIn = 4;
+    static constexpr uint32_t kOneGroupIn = 2;
     static constexpr uint32_t kAbove = 3;  // bits of most words that are in the symbols
 
     // The bits it takes; `shift` is that of z.

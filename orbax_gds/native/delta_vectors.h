@@ -131,46 +131,72 @@ inline typename V::T rank_tile(const Differences<V, Word, kLow>& differences,
     return escapes_of<V>(rank_planes, flips);
 }
 
-// Appends bits to each plane. Up to 7 bits of each wait for the rest of their byte; a store of 8
-// bytes may write zeros past them, which the next store overwrites.
+// Appends bits to a plane. Up to 7 bits wait for the rest of their byte; a store of 8 bytes may
+// write zeros past them, which the next store overwrites.
+struct PlaneEnd {
+    uint8_t* to;
+    uint32_t at = 0;
+    uint64_t waiting = 0;
+
+    // The bits of those words of a group that are in `has`.
+    template <class Bits>
+    OGDS_IN_REGISTERS void append(uint64_t bits, uint64_t has) noexcept {
+        const uint64_t some = Bits::extract({bits, 0, 0, 0}, has).b0;
+        const uint32_t fill = at % 8;
+        const uint64_t whole = waiting | some << fill;
+        store_u64le(to + at / 8, whole);
+        const uint32_t end = fill + static_cast<uint32_t>(__builtin_popcountll(has));
+        at += end - fill;
+        // Whether they fill eight bytes is a matter of chance: no branch.
+        const uint64_t is_full = 0 - static_cast<uint64_t>(end >> 6);
+        waiting = (whole >> (end & 56) & ~is_full) | ((some >> 1) >> (63 - fill) & is_full);
+    }
+
+    void finish() const noexcept { store_u64le(to + at / 8, waiting); }
+};
+
 class LowWriter {
 public:
     explicit LowWriter(LowBits& below) noexcept : below_(below) {
-        __builtin_memset(below.n_bits, 0, sizeof below.n_bits);
+        for (uint32_t plane = 0; plane < kMaxLowPlanes; ++plane) {
+            ends_[plane].to = below.of[plane];
+        }
     }
 
-    // The bits of `plane` of the words in `has`, group by group.
-    template <class Bits>
-    void append(uint32_t plane, const uint64_t* bits, const uint64_t* has,
-                uint32_t n_groups) noexcept {
-        uint8_t* const to = below_.of[plane];
-        uint32_t at = below_.n_bits[plane];
-        uint64_t waiting = waiting_[plane];
-        for (uint32_t g = 0; g < n_groups; ++g) {
-            const uint64_t some = Bits::extract({bits[g], 0, 0, 0}, has[g]).b0;
-            const uint32_t fill = at % 8;
-            const uint64_t whole = waiting | some << fill;
-            store_u64le(to + at / 8, whole);
-            const uint32_t end = fill + static_cast<uint32_t>(__builtin_popcountll(has[g]));
-            at += end - fill;
-            // Whether they fill eight bytes is a matter of chance: no branch.
-            const uint64_t is_full = 0 - static_cast<uint64_t>(end >> 6);
-            waiting = (whole >> (end & 56) & ~is_full) | ((some >> 1) >> (63 - fill) & is_full);
+    // Of the first planes of a batch. Two at once: each waits for its own bits before.
+    template <class Bits, class V>
+    void append(uint32_t n_planes, const BelowBatch<V>& batch, uint32_t n_groups) noexcept {
+        uint32_t plane = 0;
+        for (; plane + 2 <= n_planes; plane += 2) {
+            PlaneEnd first = ends_[plane];
+            PlaneEnd second = ends_[plane + 1];
+            for (uint32_t g = 0; g < n_groups; ++g) {
+                first.append<Bits>(batch.bits[plane][g], batch.has[plane][g]);
+                second.append<Bits>(batch.bits[plane + 1][g], batch.has[plane + 1][g]);
+            }
+            ends_[plane] = first;
+            ends_[plane + 1] = second;
         }
-        below_.n_bits[plane] = at;
-        waiting_[plane] = waiting;
+        if (plane < n_planes) {
+            PlaneEnd last = ends_[plane];
+            for (uint32_t g = 0; g < n_groups; ++g) {
+                last.append<Bits>(batch.bits[plane][g], batch.has[plane][g]);
+            }
+            ends_[plane] = last;
+        }
     }
 
     void finish(uint32_t n_planes) noexcept {
         below_.n = n_planes;
-        for (uint32_t plane = 0; plane < n_planes; ++plane) {
-            store_u64le(below_.of[plane] + below_.n_bits[plane] / 8, waiting_[plane]);
+        for (uint32_t plane = 0; plane < kMaxLowPlanes; ++plane) {
+            below_.n_bits[plane] = ends_[plane].at;
+            ends_[plane].finish();
         }
     }
 
 private:
     LowBits& below_;
-    uint64_t waiting_[kMaxLowPlanes] = {};
+    PlaneEnd ends_[kMaxLowPlanes];
 };
 
 template <class V, class Bits, class Word, uint32_t kLow>
@@ -213,9 +239,7 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
             }
         }
         const uint32_t of_batch = largest_of<V>(any_below);
-        for (uint32_t plane = 0; plane < of_batch; ++plane) {
-            writer.append<Bits>(plane, batch.bits[plane], batch.has[plane], n / 64);
-        }
+        writer.append<Bits>(of_batch, batch, n / 64);
         n_planes = of_batch > n_planes ? of_batch : n_planes;
     };
     uint32_t i = 0;
