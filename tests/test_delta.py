@@ -159,6 +159,21 @@ def test_golden_deltas_are_read_by_reference_and_native_and_written_again() -> N
 # --- what it costs --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["uint16", "uint32", "int32", "float32", "complex64", "uint64"])
+@pytest.mark.parametrize("near", [3, 60, 900, 20_000])
+def test_far_words_among_near_ones_are_coded_alike_on_every_isa(name: str, near: int) -> None:
+    dtype = dtype_by_name(name)
+    rng = np.random.default_rng(near)
+    n_words = 4100
+    base = rng.integers(0, 1 << 64, n_words, np.uint64).astype(dtype.word_dtype)
+    far = rng.integers(0, 1 << 64, n_words, np.uint64).astype(dtype.word_dtype)
+    step = rng.integers(0, near, n_words).astype(dtype.word_dtype)
+    words = np.where(rng.random(n_words) < 0.02, far, base + step)
+    frame = encode_on_every_isa(words, dtype, codec="delta", base=base, base_crc32c=1)
+    read = decode_on_every_isa(frame, n_words, dtype.word_dtype, base=base, base_crc32c=1)
+    np.testing.assert_array_equal(read, words)
+
+
 def weights(n: int, dtype: Dtype) -> np.ndarray:
     values = np.random.default_rng(1).standard_normal(n).astype(np.float32) * np.float32(0.02)
     return values.astype(dtype.numpy_dtype).view(dtype.word_dtype)

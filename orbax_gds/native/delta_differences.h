@@ -78,8 +78,9 @@ public:
         base_ = base;
     }
 
-    // y of the part's words; their low bytes go to those of the tile.
-    OGDS_IN_REGISTERS void split(uint32_t q, T (&y)[2], uint8_t* low) const noexcept {
+    // y of the part's words, 0xFFFF where it is more; their low bytes go to those of the tile.
+    // Returns the lowest byte of each y.
+    OGDS_IN_REGISTERS T split(uint32_t q, T (&y)[2], uint8_t* low) const noexcept {
         if constexpr (sizeof(Word) == 2) {
             for (uint32_t half = 0; half < 2; ++half) {
                 y[half] = difference(32 * q + 16 * half);
@@ -89,14 +90,11 @@ public:
                 y[0] = V::template right16<8>(y[0]);
                 y[1] = V::template right16<8>(y[1]);
             }
+            return V::even8(y[0], y[1]);
         } else {
             T z[4];
             for (uint32_t i = 0; i < 4; ++i) {
                 z[i] = difference(64 * q + 16 * i);
-            }
-            if constexpr (kLow == 1) {
-                V::store(low + 16 * q, kLaneWords,
-                         V::even8(V::even16(z[0], z[1]), V::even16(z[2], z[3])));
             }
             for (uint32_t half = 0; half < 2; ++half) {
                 const T& a = z[2 * half];
@@ -108,6 +106,18 @@ public:
                     y[half] = V::narrow32(V::template right32<8 * kLow>(a),
                                           V::template right32<8 * kLow>(b));
                 }
+            }
+            if constexpr (kLow == 2) {
+                return V::even8(y[0], y[1]);
+            } else {
+                const T first = V::even16(z[0], z[1]);
+                const T second = V::even16(z[2], z[3]);
+                const T lowest = V::even8(first, second);
+                if constexpr (kLow == 0) {
+                    return lowest;
+                }
+                V::store(low + 16 * q, kLaneWords, lowest);
+                return V::odd8(first, second);
             }
         }
     }
@@ -198,10 +208,11 @@ public:
         base_ = base;
     }
 
-    OGDS_IN_REGISTERS void split(uint32_t q, T (&y)[2], uint8_t*) const noexcept {
+    OGDS_IN_REGISTERS T split(uint32_t q, T (&y)[2], uint8_t*) const noexcept {
         const T bytes = V::load(y_ + 16 * q, kLaneWords);
         y[0] = V::zip_low8(bytes, V::splat(0));
         y[1] = V::zip_high8(bytes, V::splat(0));
+        return bytes;
     }
 
     OGDS_IN_REGISTERS void join(uint32_t q, const T (&y)[2], const uint8_t*) noexcept {

@@ -104,10 +104,10 @@ inline typename V::T rank_tile(const Differences<V, Word, kLow>& differences,
     for (uint32_t q = 0; q < 8; ++q) {
         const T k = V::load(batch.k + 16 * q, kLaneWords);
         T y[2];
-        differences.split(q, y, low);
+        const T lowest = differences.split(q, y, low);
         has[q] = V::lookup(masks, k);
         any = V::or_(any, has[q]);
-        rests[q] = V::and_(V::even8(y[0], y[1]), has[q]);
+        rests[q] = V::and_(lowest, has[q]);
         // 2 y 2^(15 - k) div 2^16; y of more than 15 bits are all escapes.
         const T inverse = V::lookup(inverse_scales, k);
         const T symbol = V::narrow16(V::upper16(V::twice16(y[0]), V::zip_low8(none, inverse)),
