@@ -13,7 +13,7 @@ from orbax_gds.commit import io_context
 from orbax_gds.dtypes import Dtype, dtype_of
 from orbax_gds.errors import Unsupported
 from orbax_gds.item import Item
-from orbax_gds.manifest import LeafSpec, path_text
+from orbax_gds.manifest import LeafSpec, check_leaves, path_text
 from orbax_gds.options import Options
 from orbax_gds.plan import ShardBox
 from orbax_gds.safetensors_file import (
@@ -130,7 +130,7 @@ def from_safetensors(
 
     Raises:
         Exists: there is something at the directory.
-        Corrupt: the file is damaged.
+        Corrupt: the file, or what `to_safetensors` wrote of the tree, is damaged.
         Unsupported: tensors of dtypes that FORMAT §5 does not have, or names that go through
             others; each is named, and nothing is written.
     """
@@ -139,7 +139,7 @@ def from_safetensors(
         said = read_metadata(path).get(_KEY)
     refuse("an item", [f"{n!r}: {a}" for n, a in arrays if isinstance(a, Unsupported)])
     found = {name: array for name, array in arrays if isinstance(array, np.ndarray)}
-    tree = _said(said, found) or _Tree(leaves=_leaves_of(found))
+    tree = _said(said, found, f"{path}, text {_KEY!r}") or _Tree(leaves=_leaves_of(found))
     words = [_words(found[_name(spec)]) if spec.has_words else None for spec in tree.leaves]
     write_item(
         directory,
@@ -159,10 +159,13 @@ def _name(spec: LeafSpec) -> str:
     return ".".join(str(key) for _, key in spec.path)
 
 
-def _said(text: str | None, found: dict[str, np.ndarray]) -> _Tree | None:
+def _said(text: str | None, found: dict[str, np.ndarray], where: str) -> _Tree | None:
     """Return the tree that a file tells of, if it is that of the tensors found; else None.
 
     Who changes tensors with other tools may leave the text as it was.
+
+    Raises:
+        Corrupt, Unsupported: it is of these tensors, but no item can be made of it.
     """
     if text is None:
         return None
@@ -173,7 +176,9 @@ def _said(text: str | None, found: dict[str, np.ndarray]) -> _Tree | None:
             (spec.dtype, spec.shape) == (dtype_of(found[name].dtype).name, found[name].shape)
             for name, spec in held.items()
         )
-        return tree if same else None
+        if same:
+            check_leaves(tree.leaves, 0, where)
+            return tree
     return None
 
 

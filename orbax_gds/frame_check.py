@@ -171,7 +171,8 @@ class FrameCheck:
         for row in np.flatnonzero(~self._frames.decodes[first : first + len(own.records)]).tolist():
             record = own.records[row]
             at = int(record["offset"])
-            what = _unsound(own.memory[at : at + int(record["frame_bytes"])], record, first + row)
+            frame = own.memory[at : at + int(record["frame_bytes"])]
+            what = why_unsound(frame, record, first + row)
             if what is not None:
                 leaves = self._leaves_of(first + row, first + row + 1)
                 offset = own.begin + at
@@ -194,8 +195,14 @@ def header_fields(data: bytes, chunk: int) -> tuple[int, ...] | None:
     return frame_bytes, n_words, payload_bytes, crc, codec, dtype, flags, 0
 
 
-def _unsound(frame: np.ndarray, record: np.void, chunk: int) -> str | None:
-    """Say what is wrong with the header or the checksums of a frame; None if nothing is."""
+def why_unsound(frame: np.ndarray, record: np.void, chunk: int) -> str | None:
+    """Say what is wrong with the header or the checksums of a frame; None if nothing is.
+
+    Args:
+        frame: uint8[n], all of it.
+        record: its row of the index.
+        chunk: number of the chunk that it should be.
+    """
     fields = header_fields(frame[:FRAME_HEADER_BYTES].tobytes(), chunk)
     if fields is None:
         return "the frame's header is damaged, or that of another chunk"

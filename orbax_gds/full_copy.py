@@ -1,6 +1,7 @@
 """A copy of an item that needs no other: what is coded against a base is coded by itself.
 
-Stripes, layouts and shardings stay; frames that follow from nothing are copied as they are.
+Stripes, layouts and shardings stay; frames that follow from nothing are copied as they are, once
+their checksums were found right.
 """
 
 import os
@@ -22,6 +23,8 @@ from orbax_gds.chunk_reader import Stripe
 from orbax_gds.commit import COMPLETE_NAME, io_context, sync_directory, write_synced
 from orbax_gds.drivers.protocol import byte_view
 from orbax_gds.dtypes import Dtype, dtype_by_id
+from orbax_gds.errors import Corrupt
+from orbax_gds.frame_check import why_unsound
 from orbax_gds.item import Item
 from orbax_gds.manifest import MANIFEST_NAME, StripeSpec
 from orbax_gds.options import Options
@@ -54,7 +57,7 @@ def copy_full(
 
     Raises:
         Exists: there is something at the directory.
-        Corrupt: a frame that must be decoded is damaged. `verify` finds what is in the others.
+        Corrupt: a frame is damaged.
         IoError: the system refused; nothing is left behind.
     """
     options = options or Options.from_environment()
@@ -133,6 +136,7 @@ class _Copier:
                 last = stripe.records[end - 1]
                 frames = np.empty(int(last["offset"] + last["frame_bytes"]) - begin, np.uint8)
                 stripe.file.read(begin, frames)
+                _check(stripe, first, end, frames)
                 records["offset"][first:end] -= np.uint64(begin)
                 records["offset"][first:end] += np.uint64(at)
             file.write(byte_view(frames))
@@ -167,6 +171,21 @@ class _Copier:
             align_bytes=_FRAME_BYTES,
         )
         return out[:n_bytes], records
+
+
+def _check(stripe: Stripe, first: int, end: int, frames: np.ndarray) -> None:
+    """Refuse frames, of some chunks of a stripe, that are not as they were written."""
+    begin = int(stripe.records["offset"][first])
+    for chunk in range(first, end):
+        record = stripe.records[chunk]
+        at = int(record["offset"])
+        frame = frames[at - begin : at - begin + int(record["frame_bytes"])]
+        what = why_unsound(frame, record, chunk)
+        if what is not None:
+            raise Corrupt(
+                f"{stripe.path}: chunk {chunk} at byte {at}: {what}. `orbax-gds verify` lists all "
+                "that is wrong. Convert another step or a copy of this one."
+            )
 
 
 def _ranges(records: np.ndarray, n_bytes: np.ndarray) -> Iterator[tuple[int, int, bool]]:

@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -249,7 +249,7 @@ def decode(data: bytes, where: str) -> Manifest:
             fields["leaves"] = _decode_leaves(stored, where)
             fields["shardings"] = msgspec.json.decode(stored.shardings, type=_SHARDINGS)
         manifest = Manifest(**fields)
-        _check_leaves(manifest, where)
+        check_leaves(manifest.leaves, len(manifest.shardings), where)
     for sharding in manifest.shardings:
         _check_sharding(sharding, where)
     for stripe in manifest.stripes:
@@ -339,10 +339,16 @@ def _sound_fields(where: str) -> Iterator[None]:
         raise Corrupt(f"{where}: a field of the manifest is wrong: {err}.") from err
 
 
-def _check_leaves(manifest: Manifest, where: str) -> None:
+def check_leaves(leaves: Iterable[LeafSpec], n_shardings: int, where: str) -> None:
+    """Check that leaves can be those of an item with so many shardings.
+
+    Raises:
+        Corrupt: one cannot.
+        Unsupported: one is of a type that a newer version knows.
+    """
     paths: set[Path] = set()
     sound = set()  # what most leaves have in common is checked once
-    for leaf in manifest.leaves:
+    for leaf in leaves:
         described = leaf.type, leaf.dtype, leaf.shape, leaf.sharding, leaf.prng
         if described in sound and _are_keys(leaf.path) and leaf.path not in paths:
             paths.add(leaf.path)
@@ -352,7 +358,7 @@ def _check_leaves(manifest: Manifest, where: str) -> None:
                 f"{where}: leaf {path_text(leaf.path)!r} has the type {leaf.type!r}, unknown to "
                 "this orbax_gds. Update it."
             )
-        if problem := _problem(leaf, len(manifest.shardings)):
+        if problem := _problem(leaf, n_shardings):
             raise Corrupt(f"{where}: leaf {path_text(leaf.path)!r} {problem}.")
         if leaf.path in paths:
             raise Corrupt(f"{where}: leaf {path_text(leaf.path)!r} is listed twice.")

@@ -45,6 +45,8 @@ Progress = Callable[[int, int], None]
 def new_directory(path: FilePath) -> Iterator[None]:
     """Make a directory, and its parents, for the block to fill; durable when it is left.
 
+    If the block raises, what was made is removed.
+
     Raises:
         Exists: there is something at the path.
     """
@@ -57,6 +59,9 @@ def new_directory(path: FilePath) -> Iterator[None]:
             sync_directory(parent)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # somebody else may use them by now
+            for made in parents[:-1]:  # the last was there before
+                made.rmdir()
         raise
 
 

@@ -225,6 +225,31 @@ def test_tensors_changed_by_other_tools_are_taken_as_they_are(saved, tmp_path):
     assert found[("k", "opt"), ("k", "0")][1:3] == ("float32", (5, 4, 3))
 
 
+SOUND = {"path": [["k", "a"]], "type": "numpy.ndarray", "dtype": "float32", "shape": [2]}
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        [SOUND, SOUND],
+        [SOUND | {"path": [["x", "a"]]}],
+        [SOUND | {"type": "newer"}],
+        [SOUND | {"sharding": 0}],
+        [SOUND | {"prng": "threefry2x32"}],
+    ],
+    ids=["twice", "tag", "type", "sharding", "prng"],
+)
+def test_a_tree_of_which_no_item_can_be_made_is_refused(tmp_path, leaves):
+    path = tmp_path / "x.safetensors"
+    tensor = Tensor(name="a", dtype=dtype_of(np.float32), shape=(2,))
+    words = [np.zeros(8, np.uint8)]
+    write_safetensors(path, [tensor], [words], {"orbax_gds": json.dumps({"leaves": leaves})})
+    done = run("convert", path, tmp_path / "out")
+    assert done.exit_code in (1, 2)
+    assert "leaf 'a'" in done.stderr
+    assert os.listdir(tmp_path) == ["x.safetensors"]
+
+
 def test_leaves_that_a_format_cannot_hold_are_named_and_nothing_is_written(tmp_path):
     tree = {"a.b": np.ones(2), "a": {"b": np.ones(2), "i4": np.ones(3, ml_dtypes.int4)}}
     tree |= {"big": 1 << 70, "by": b"x", "void": np.ones((0, 2))}
@@ -254,20 +279,20 @@ def test_nothing_is_overwritten(saved, tmp_path, kind, is_directory):
     assert out.is_dir() if is_directory else out.read_text() == "mine"
 
 
-@pytest.mark.parametrize("kind", ["ogds", "safetensors"])
-def test_a_conversion_that_fails_leaves_nothing(tmp_path, kind):
-    ogds.save(tmp_path / "item", {"w": np.arange(30_000, dtype=np.float32)})
-    path = tmp_path / "item" / "p00000.ogds"
+@pytest.mark.parametrize("kind", ["ogds", "safetensors", "orbax"])
+@pytest.mark.parametrize("byte", [16, 40], ids=["header", "payload"])
+def test_a_conversion_that_fails_leaves_nothing(tmp_path, kind, byte):
+    item = tmp_path / "step" / "state"
+    ogds.save(item, {"w": np.arange(30_000, dtype=np.float32)})
+    path = item / "p00000.ogds"
     data = bytearray(path.read_bytes())
-    data[4096 + 40] ^= 1
+    data[4096 + byte] ^= 1
     path.write_bytes(data)
-    done = run("convert", tmp_path / "item", tmp_path / "out", "--to", kind)
-    if kind == "ogds":  # a frame is copied as it is: `verify` of the copy finds it
-        assert done.exit_code == 0
-        assert run("verify", tmp_path / "out").exit_code == 1
-    else:
-        assert done.exit_code == 1
-        assert os.listdir(tmp_path) == ["item"]
+    parent = tmp_path / ("new" if kind == "ogds" else "")
+    done = run("convert", tmp_path / "step", parent / "out", "--to", kind)
+    assert done.exit_code == 1
+    assert "chunk 0" in done.stderr
+    assert os.listdir(tmp_path) == ["step"]
 
 
 def test_other_input_is_refused_by_what_it_is(saved, tmp_path):
