@@ -116,7 +116,9 @@ class RunWriter:
             Links are those of `bases` in `encode_run`, with the descriptor of an open file in place
             of frames, and the offsets of their records are in that file; () codes without a base.
             They are read where they are needed, by whole pages into aligned memory, and not at all
-            by the codec "off". Buffers and files are held until `close`. What yields runs may run
+            by the codec "off". A record whose last four bytes are not zero is used only if the
+            frame of the chunk, coded without a base, shows that its words may not have changed.
+            Buffers and files are held until `close`. What yields runs may run
             Python in between.
         offset: where the first run goes in the file.
         codec: as in `encode_run`.

@@ -1,7 +1,9 @@
 """Which chunks of a save may be smaller as deltas: a sample says, before their bases are all read.
 
 Reading and decoding a base takes longer than coding. Moments of optimizers hardly ever gain by
-it, nor do weights that were all trained a lot; a few chunks of a leaf show that.
+it, nor do weights that were all trained a lot; a few chunks of a leaf show that. Where the sample
+is wrong, it costs bytes of chunks that have changed a little: those that have not changed at all
+are found even so, as their frames come out as those of the base (`_native.RunWriter`).
 """
 
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ _FRAME_BYTES = 64  # required: FORMAT §6, what a frame is a multiple of
 
 
 def chunks_that_gain(save: Source, base: BaseStep, coding: Coding, out: np.ndarray) -> np.ndarray:
-    """Return which chunks to code against a base.
+    """Return which chunks to code against a base, changed or not.
 
     Args:
         save: whose words are all at hand.

@@ -40,6 +40,7 @@ __all__ = ["BaseStep", "find_base"]
 logger = logging.getLogger(__name__)
 
 _DIGITS = "0123456789"
+_ONLY_IF_ALIKE = 1  # in the last field of a record: `_native.RunWriter`
 
 
 class _FullStep(Exception):
@@ -58,7 +59,8 @@ class BaseStep:
         spec: how the manifest of that names the stripes of the chain.
         files: these, open, the oldest first; the base itself is the last.
         not_linked: why they do not lie in the item; None if they do.
-        gains: bool[n_chunks], which chunks are coded against it; None for all.
+        gains: bool[n_chunks], which chunks are coded against it, but for those that have not
+            changed at all, which always are; None for all.
     """
 
     item: FilePath
@@ -85,12 +87,19 @@ class BaseStep:
         """Of all stripes of the chain, the oldest first."""
         return [link.spec.uuid for link in self.files]
 
+    @functools.cached_property
+    def _asked(self) -> np.ndarray:
+        """Of every chunk a record that says that its frame needs all the links."""
+        asked = np.zeros(len(self.files[-1].records), stripes.RECORD)
+        asked["flags"] = stripes.DELTA_FLAG
+        return asked
+
     def _records(self) -> tuple[np.ndarray, ...]:
         """Of every link RECORD[n_chunks]: the frames from which the words of the base come."""
-        asked = np.zeros(len(self.files[-1].records), stripes.RECORD)
-        gains = np.ones(len(asked), bool) if self.gains is None else self.gains
-        asked["flags"][gains] = stripes.DELTA_FLAG  # so that all the frame needs is in the links
-        return links_of(asked, self.files, np.arange(len(asked)))
+        links = links_of(self._asked, self.files, np.arange(len(self._asked)))
+        for records in links if self.gains is not None else ():
+            records["zero"][~self.gains & (records["n_words"] != 0)] = _ONLY_IF_ALIKE
+        return links
 
     def frames_of(self, chunk: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return the frames of one chunk, read from the links, as `_native.encode_run` has them.
@@ -99,9 +108,7 @@ class BaseStep:
             IoError, Truncated: they cannot be read.
         """
         links: list[tuple[np.ndarray, np.ndarray]] = []
-        asked = np.zeros(len(self.files[-1].records), stripes.RECORD)
-        asked["flags"] = stripes.DELTA_FLAG
-        rows = links_of(asked, self.files, np.array([chunk]))
+        rows = links_of(self._asked, self.files, np.array([chunk]))
         for link, records in zip(self.files, rows, strict=True):
             frame = np.empty(int(records["frame_bytes"][0]), np.uint8)
             if len(frame):

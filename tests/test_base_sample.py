@@ -42,7 +42,8 @@ def test_no_base_is_read_for_leaves_that_gain_nothing(tmp_path, gains, monkeypat
 
     def noted(base, run):
         found = links_of(base, run)
-        links.append(sum(int(records.any(axis=1).sum()) for _, records in found))
+        used = [records.any(axis=1) & (records[:, 28:] == 0).all(axis=1) for _, records in found]
+        links.append(sum(int(each.sum()) for each in used))
         return found
 
     monkeypatch.setattr(BaseStep, "links_of", noted)
@@ -94,3 +95,27 @@ def test_every_chunk_is_in_one_group_and_small_leaves_go_together(tmp_path, n_le
         assert len(set(dtypes[start:end].tolist())) == 1
         longer = end - start >= base_sample._LEAST_CHUNKS
         assert longer or end == plan.n_chunks or dtypes[end] != dtypes[start]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_unchanged_chunks_that_no_sample_sees_are_found(tmp_path, gains, dtype):
+    rng = np.random.default_rng(0)
+
+    def words():
+        drawn = rng.integers(-(2**31), 2**31, N) if dtype == "int32" else rng.standard_normal(N)
+        return drawn.astype(dtype)
+
+    leaf, still = words(), words()
+    for step in range(4):
+        new = words()
+        new[: 5 * 2048] = leaf[: 5 * 2048]  # before the first chunk of the sample
+        leaf = new
+        report = ogds.save(tmp_path / str(step), {"w": leaf, "still": still}, options=OPTIONS)
+        if step > 0:
+            n_still = len(gains[-1]) // 2
+            assert (~gains[-1]).sum() == n_still
+            assert report.chunks["unchanged"].n_chunks == n_still + 5 * 2048 * n_still // N
+        got = ogds.restore(tmp_path / str(step))
+        assert got["w"].tobytes() == leaf.tobytes()
+        assert got["still"].tobytes() == still.tobytes()
+        assert ogds.verify(tmp_path / str(step)) == []

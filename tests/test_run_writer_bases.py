@@ -48,6 +48,7 @@ class Chain:
         self.steps: list[Step] = []
         self.drops = True  # rows of frames that are not needed
         self.direct = False
+        self.marked: list[int] = []  # chunks with a base only where their frames come out alike
 
     def arguments(self, words: list[np.ndarray], records: np.ndarray, links: Links):
         rows = records.view(np.uint8).reshape(-1, stripe.RECORD_BYTES)
@@ -64,7 +65,7 @@ class Chain:
                 [(descriptor, of_link[here]) for descriptor, of_link in links],
             )
 
-    def rows(self, n_steps: int) -> list[np.ndarray]:
+    def rows(self, n_steps: int, *, marks: bool = False) -> list[np.ndarray]:
         """Return the rows of each link of what follows on so many steps."""
         rows = [step.rows().copy() for step in self.steps[:n_steps]]
         needed = np.ones(len(rows[0]) if rows else 0, bool)
@@ -72,6 +73,7 @@ class Chain:
             if self.drops:
                 of_link[~needed] = 0
             needed &= step.records["flags"] & 2 != 0
+            of_link[self.marked, 28] = marks & of_link[self.marked].any(axis=1)
         return rows
 
     @contextlib.contextmanager
@@ -82,7 +84,7 @@ class Chain:
             files = [os.open(step.path, flags) for step in self.steps[:n_steps]]
             for descriptor in files:
                 stack.callback(os.close, descriptor)
-            yield list(zip(files, self.rows(n_steps), strict=True))
+            yield list(zip(files, self.rows(n_steps, marks=True), strict=True))
 
     def writer(self, words: list[np.ndarray], records: np.ndarray, links: Links, codec="auto"):
         runs = self.arguments(words, records, links)
@@ -221,6 +223,50 @@ def test_words_come_back_and_bytes_are_those_of_bases_in_memory(
         for out, chunk in zip(chain.restored(number), words, strict=True):
             np.testing.assert_array_equal(out, chunk)
         words = [changed(rng, dtype, chunk, data.draw(CHANGES)) for chunk in words]
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data(), dtype=dtypes(), per_run=st.integers(1, 9))
+def test_of_marked_chunks_only_the_unchanged_have_bases(
+    tmp_path_factory, data: st.DataObject, dtype: Dtype, per_run: int
+) -> None:
+    chain = Chain(tmp_path_factory.mktemp("chain"), dtype, per_run)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    words = [drawn_words(rng, dtype, n) for n in (3000, 70_000, 1, 900, 300_000, 4000)]
+    numbers = st.integers(0, len(words) - 1)
+    chain.marked = data.draw(st.lists(numbers, unique=True))
+    still = data.draw(st.sets(numbers))
+    for number in range(3):
+        step = chain.save(words)
+        for out, chunk in zip(chain.restored(number), words, strict=True):
+            np.testing.assert_array_equal(out, chunk)
+        is_delta = step.records["flags"] & 2 != 0
+        for chunk in chain.marked if number > 0 else ():
+            was = chain.steps[number - 1].words[chunk]
+            is_same = (
+                np.array_equal(words[chunk], was) and step.records["payload_bytes"][chunk] == 6
+            )
+            assert is_same or not is_delta[chunk]
+        worth = chain.steps[0].records["payload_bytes"] > 100
+        assert number == 0 or all(is_delta[chunk] for chunk in still if worth[chunk])
+        words = [
+            changed(rng, dtype, chunk, "same" if i in still else "new")
+            for i, chunk in enumerate(words)
+        ]
+
+
+def test_a_marked_chunk_that_seems_unchanged_is_compared(tmp_path) -> None:
+    chain = make_chain(tmp_path, n_steps=1)
+    chain.marked = [0, 1, 2]
+    words = [chunk.copy() for chunk in chain.steps[0].words]
+    words[1][5] += 1
+    other = Chain(tmp_path / "other", FP32)
+    other.folder.mkdir()
+    alike = other.save(words).records["payload_crc32c"][1]
+    chain.steps[0].records["payload_crc32c"][1] = alike  # as if the checksums met
+    with chain.links() as links:
+        error = broken(chain, words, links)
+    assert (error.chunk, _native.STATUS[error.status]) == (1, "frame disagrees with the index")
 
 
 @pytest.mark.parametrize("direct", [False, True])

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "bytes.h"
 #include "chain.h"
+#include "isa.h"
 
 namespace ogds {
 namespace {
@@ -18,6 +20,11 @@ constexpr size_t kPageBytes = 4096;  // what files opened for direct reading wan
 constexpr size_t kTogetherBytes = size_t{1} << 20;
 constexpr size_t kMostZeroBytes = size_t{64} << 10;  // chosen: behind the payload of a frame
 constexpr uint64_t kMostGapBytes = 16 << 10;  // chosen: read with the frames on both sides of it
+constexpr size_t kLengthAt = 8;  // required: in a record, of its frame
+constexpr size_t kWordsAt = 12;  // required: in a record, number of words and all that follows it
+constexpr size_t kCrcAt = 20;
+constexpr size_t kMarkAt = 28;  // required: zero in a file
+constexpr size_t kUnchangedBytes = 6;  // required: FORMAT 7.11, where every word is the base's
 constexpr uint64_t kMostOffset = uint64_t{1} << 62;
 
 size_t words_bytes(const RunChunk& chunk) noexcept {
@@ -64,11 +71,16 @@ BaseReader::BaseReader(std::span<const RunChunk> chunks, std::span<const FileLin
 }
 
 RunResult BaseReader::find(size_t chunk, Base& base) noexcept {
+    base = {};
+    if (is_left_out(chunk)) {
+        return {};
+    }
     if (chunk >= end_) {
-        const Clock::time_point began = Clock::now();
-        const RunResult loaded = load(chunk);
-        whole_time_ += Clock::now() - began;
-        if (loaded.status != Status::kOk) {
+        size_t end = chunk + 1;
+        while (end < chunks_.size() && !is_left_out(end)) {
+            ++end;
+        }
+        if (const RunResult loaded = load(chunk, end); loaded.status != Status::kOk) {
             return loaded;
         }
     }
@@ -76,39 +88,95 @@ RunResult BaseReader::find(size_t chunk, Base& base) noexcept {
     return {};
 }
 
-// Decodes the bases of as many chunks as go together, at least one.
-RunResult BaseReader::load(size_t first) noexcept {
+RunResult BaseReader::find_alike(size_t chunk, const FrameHeader& coded, Base& base) noexcept {
+    base = {};
+    if (!is_left_out(chunk) || !may_equal_base(chunk, coded)) {
+        return {};
+    }
+    const RunResult loaded = load(chunk, chunk + 1);
+    if (loaded.status == Status::kOk) {
+        base = bases_[0];
+    }
+    return loaded;
+}
+
+const uint8_t* BaseReader::record_of(size_t link, size_t chunk) const noexcept {
+    return links_[link].records + chunk * kIndexRecordBytes;
+}
+
+bool BaseReader::is_left_out(size_t chunk) const noexcept {
+    for (size_t link = 0; link < links_.size(); ++link) {
+        if (load_u32le(record_of(link, chunk) + kMarkAt) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Whether the frame, lengthened alike, is that of the oldest link, and those since say that nothing
+// has changed.
+bool BaseReader::may_equal_base(size_t chunk, const FrameHeader& coded) noexcept {
+    bool is_found = false;
+    for (size_t link = 0; link < links_.size(); ++link) {
+        const uint8_t* const record = record_of(link, chunk);
+        if (record_is_absent(record)) {
+            continue;
+        }
+        uint8_t alike[kIndexRecordBytes];
+        FrameHeader expected = coded;
+        const size_t n_zeros = load_u32le(record + kLengthAt) - size_t{coded.frame_bytes};
+        if (!is_found && n_zeros <= kMostZeroBytes) {
+            std::memset(frames_.data(), 0, n_zeros);
+            expected.payload_crc =
+                kernels().crc32c(frames_.data(), n_zeros, expected.payload_crc);
+        } else if (is_found) {
+            expected.codec = Codec::kDelta;
+            expected.flags = kFlagDelta;
+            expected.payload_bytes = kUnchangedBytes;
+            expected.payload_crc = load_u32le(record + kCrcAt);
+        }
+        write_index_record(expected, 0, alike);
+        if (std::memcmp(record + kWordsAt, alike + kWordsAt, kMarkAt - kWordsAt) != 0) {
+            return false;
+        }
+        is_found = true;
+    }
+    return is_found;
+}
+
+// Decodes the bases of as many chunks as go together, at least one and none from `end` on.
+RunResult BaseReader::load(size_t first, size_t end) noexcept {
+    const Clock::time_point began = Clock::now();
     first_ = first;
     end_ = first;
     for (size_t left = words_.size();
-         end_ < chunks_.size() && end_ - first < kMostChunks && words_bytes(chunks_[end_]) <= left;
-         ++end_) {
+         end_ < end && end_ - first < kMostChunks && words_bytes(chunks_[end_]) <= left; ++end_) {
         left -= words_bytes(chunks_[end_]);
         bases_[end_ - first] = {};
     }
-    for (size_t link = 0; link < links_.size(); ++link) {
-        const RunResult loaded = load_link(link);
-        if (loaded.status != Status::kOk) {
-            return loaded;
-        }
+    RunResult loaded;
+    for (size_t link = 0; link < links_.size() && loaded.status == Status::kOk; ++link) {
+        loaded = load_link(link);
     }
-    return {};
+    whole_time_ += Clock::now() - began;
+    return loaded;
 }
 
 RunResult BaseReader::load_link(size_t link) noexcept {
-    const uint8_t* const records = links_[link].records;
     std::span<uint8_t> left = words_;
     Piece piece = {0, 0, first_};
     for (size_t chunk = first_; chunk < end_; ++chunk) {
         const std::span<uint8_t> words = left.first(words_bytes(chunks_[chunk]));
         left = left.subspan(words.size());
-        const uint8_t* const record = records + chunk * kIndexRecordBytes;
-        if (record_is_absent(record)) {
+        if (record_is_absent(record_of(link, chunk))) {
             continue;
         }
+        uint8_t record[kIndexRecordBytes];
+        std::memcpy(record, record_of(link, chunk), sizeof record);
+        store_u32le(record + kMarkAt, 0);
         Status status = Status::kOk;
         if (chunk >= piece.end_chunk) {
-            status = find_piece(records, chunk, piece);
+            status = find_piece(links_[link].records, chunk, piece);
             if (status == Status::kOk) {
                 const Clock::time_point began = Clock::now();
                 status = read(links_[link].descriptor, piece);

@@ -10,7 +10,9 @@
 namespace ogds {
 
 // One link of the chains of a run's chunks: a file, and a record a chunk with the offset of its
-// frame in that file; zeros where it has none.
+// frame in that file; zeros where it has none. Where the last four bytes are not zero, the chunk has
+// its base only if its own frame, without one, comes out as that of the oldest link: so unchanged
+// words are found of which no base would be worth reading.
 struct FileLink {
     int descriptor;
     const uint8_t* records;
@@ -29,6 +31,7 @@ public:
                const std::atomic<bool>& is_stopped) noexcept;
 
     RunResult find(size_t chunk, Base& base) noexcept override;
+    RunResult find_alike(size_t chunk, const FrameHeader& coded, Base& base) noexcept override;
 
     std::chrono::nanoseconds read_time() const noexcept { return read_time_; }
     std::chrono::nanoseconds decode_time() const noexcept { return whole_time_ - read_time_; }
@@ -43,7 +46,10 @@ private:
         size_t end_chunk;
     };
 
-    RunResult load(size_t first) noexcept;
+    const uint8_t* record_of(size_t link, size_t chunk) const noexcept;
+    bool is_left_out(size_t chunk) const noexcept;
+    bool may_equal_base(size_t chunk, const FrameHeader& coded) noexcept;
+    RunResult load(size_t first, size_t end) noexcept;
     RunResult load_link(size_t link) noexcept;
     Status find_piece(const uint8_t* records, size_t first, Piece& piece) const noexcept;
     Status read(int descriptor, Piece& piece) noexcept;

@@ -174,6 +174,16 @@ RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
         }
         Status status =
             encode_frame(words, chunk.shape, options, out.subspan(at), workspace, header, base);
+        if (status == Status::kOk && bases != nullptr && base.words == nullptr) {
+            if (const RunResult found = bases->find_alike(i, header, base);
+                found.status != Status::kOk) {
+                return found;
+            }
+            if (base.words != nullptr) {
+                status = encode_frame(words, chunk.shape, options, out.subspan(at), workspace,
+                                      header, base);
+            }
+        }
         if (status == Status::kOk && i + 1 == chunks.size()) {
             const size_t end = align_up(at + header.frame_bytes, align_bytes);
             status = lengthen_frame(out.subspan(at), end - at, header);

@@ -46,6 +46,13 @@ public:
     // stay until the next call.
     virtual RunResult find(size_t chunk, Base& base) noexcept = 0;
 
+    // Called when a chunk without a base was coded: says what its base is after all, if it has one
+    // and its frame shows that the words may all be those of that.
+    virtual RunResult find_alike(size_t, const FrameHeader&, Base& base) noexcept {
+        base = {};
+        return {};
+    }
+
 protected:
     ~BaseSource() = default;
 };
