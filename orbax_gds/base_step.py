@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
@@ -222,8 +222,8 @@ def _last_step(
     raise _FullStep("there is no earlier step")
 
 
-def _earlier(place: Place, number: int, own: FilePath) -> list[FilePath]:
-    """Return the published items of earlier steps of a run, the last first.
+def _earlier(place: Place, number: int, own: FilePath) -> Iterator[FilePath]:
+    """Yield the published items of earlier steps of a run, the last first.
 
     Their names are like that of this step: `step_9` comes before `step_10`, `run_9` does not.
     """
@@ -231,12 +231,12 @@ def _earlier(place: Place, number: int, own: FilePath) -> list[FilePath]:
     try:
         names = [path.name for path in place.root.iterdir() if TEMPORARY not in path.name]
     except FileNotFoundError:
-        return []
+        return
     alike = [name for name in names if name.rstrip(_DIGITS) == step.rstrip(_DIGITS)]
     numbered = [(step_number(name), name) for name in alike]
     earlier = sorted((n, name) for n, name in numbered if n is not None and n < number)
-    items = [place.of_step(name) for _, name in reversed(earlier)]
-    return [item for item in items if item != own and (item / manifests.MANIFEST_NAME).is_file()]
+    items = (place.of_step(name) for _, name in reversed(earlier))
+    yield from (i for i in items if i != own and (i / manifests.MANIFEST_NAME).is_file())
 
 
 def _read(item: FilePath) -> manifests.Pending:

@@ -56,12 +56,10 @@ def link_stripes(directory: FilePath, places: Mapping[str, FilePath]) -> str | N
 
 
 def unlink_stripes(directory: FilePath, uuids: Iterable[str]) -> None:
-    """Remove stripes of earlier steps from an item, and `base/` if it is empty then."""
+    """Remove stripes of earlier steps from an item, but not `base/`: others may link into it."""
     for uuid in uuids:
         with contextlib.suppress(OSError):  # no manifest names it, so no reader looks at it
             os.unlink(directory / base_file(uuid))
-    with contextlib.suppress(OSError):
-        os.rmdir(directory / BASE_NAME)
 
 
 def with_bases(
@@ -118,5 +116,5 @@ def keep_linked(directory: FilePath, base: BaseSpec | None) -> None:
         for path in (directory / BASE_NAME).iterdir():
             if f"{BASE_NAME}/{path.name}" not in kept:
                 path.unlink()
-    if not kept:
-        unlink_stripes(directory, ())
+    with contextlib.suppress(OSError):  # it is not empty, mostly
+        os.rmdir(directory / BASE_NAME)

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from orbax_gds import coding_choice, commit, kept_reports, saving, weighing
 from orbax_gds.cli import main
 from orbax_gds.errors import CommitError, Corrupt, NotFound, OgdsError
 from orbax_gds.known_steps import Place, place_of
+from orbax_gds.linked_stripes import link_stripes, unlink_stripes
 from orbax_gds.testing.faults import Fault, faulty_system
 
 TMP = ".orbax-checkpoint-tmp"
@@ -346,3 +348,18 @@ def test_no_file_of_a_delta_holds_a_path_of_this_machine(tmp_path):
     for path in item_of(tmp_path, 1).rglob("*"):
         if path.is_file():
             assert str(tmp_path).encode() not in path.read_bytes()
+
+
+def test_a_process_links_while_another_takes_its_links_out_again(tmp_path, monkeypatch):
+    stored, link = tmp_path / "stripe", os.link
+    stored.write_bytes(b"words")
+    ours, theirs = "ab" * 16, "cd" * 16
+    assert link_stripes(tmp_path, {theirs: stored}) is None
+
+    def late(*paths):
+        unlink_stripes(tmp_path, [theirs])
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", late)
+    assert link_stripes(tmp_path, {ours: stored}) is None
+    assert [path.stem for path in (tmp_path / "base").iterdir()] == [ours]
