@@ -23,6 +23,7 @@ __all__ = ["Entry", "find_item", "is_item", "list_items"]
 State = Literal["published", "broken", "unfinished"]
 Kind = Literal["full", "delta"]
 _Read = Callable[[FilePath], NamedStripes | None]
+_Writers = Callable[[FilePath, str], dict[str, str]]
 
 _DEEPEST = 2  # root/step/item
 
@@ -86,8 +87,9 @@ def list_items(path: str | os.PathLike[str]) -> list[Entry]:
         raise NotFound(f"There is no directory {root}. Give a checkpoint root, a step or an item.")
     try:
         found = sorted(_walk(root, 0), key=lambda place: _order(place.relative_to(root)))
-        read = functools.cache(_named)  # of many steps, each is looked at for each that follows
-        return [_entry(root, directory, read) for directory in found]
+        read = functools.cache(_named)
+        writers = functools.cache(functools.partial(_writers, read))  # as many steps ask for them
+        return [_entry(root, directory, read, writers) for directory in found]
     except OSError as err:
         raise IoError(err.errno, f"Cannot list {root}: {err.strerror}", err.filename) from err
 
@@ -137,7 +139,7 @@ def _walk(directory: FilePath, depth: int) -> Iterator[FilePath]:
                 yield from _walk(child, depth + 1)
 
 
-def _entry(root: FilePath, directory: FilePath, read: _Read) -> Entry:
+def _entry(root: FilePath, directory: FilePath, read: _Read, writers: _Writers) -> Entry:
     parts = directory.relative_to(root).parts
     published = (directory / MANIFEST_NAME).is_file()
     committed = not any(TEMPORARY in part for part in parts)
@@ -158,7 +160,7 @@ def _entry(root: FilePath, directory: FilePath, read: _Read) -> Entry:
         n_bytes=sum(status.st_size for status in files),
         reason=reason,
         kind=None if named is None else "delta" if named.bases else "full",
-        base=None if named is None else _base(named, read),
+        base=None if named is None else _base(named, writers),
         chain_length=0 if named is None else named.chain_length,
         own_bytes=sum(status.st_size for status in held if status.st_nlink == 1),
         shared_bytes=shared_bytes,
@@ -184,20 +186,24 @@ def _missing_base(named: NamedStripes) -> str | None:
     return None
 
 
-def _base(named: NamedStripes, read: _Read) -> str | None:
+def _base(named: NamedStripes, writers: _Writers) -> str | None:
     """Return what a delta follows from: the step that wrote the stripe, or the stripe's uuid."""
     uuid = next((spec.base for spec in named.own if spec.base is not None), None)
     if uuid is None:
         return None
-    step = named.item.absolute().parent
-    in_steps = [(each.name, each / named.item.name) for each in _children(step.parent)]
-    beside = [(each.name, each) for each in _children(step)]  # where steps are items
-    for name, other in (*in_steps, *beside):
-        if other != named.item.absolute() and TEMPORARY not in name:
-            there = read(other)
-            if there is not None and any(spec.uuid == uuid for spec in there.own):
-                return name
-    return uuid
+    item = named.item.absolute()
+    beside = writers(item.parent, "")  # where steps are items
+    return beside.get(uuid) or writers(item.parent.parent, item.name).get(uuid, uuid)
+
+
+def _writers(read: _Read, root: FilePath, item: str) -> dict[str, str]:
+    """Return by uuid which step under a root wrote a stripe of the item of a name."""
+    return {
+        spec.uuid: step.name
+        for step in _children(root)
+        if TEMPORARY not in step.name and (named := read(step / item)) is not None
+        for spec in named.own
+    }
 
 
 def _bases(directory: FilePath) -> list[FilePath]:
