@@ -4,6 +4,7 @@ FORMAT §3.5. A chain is named from its oldest stripe on, which is full.
 """
 
 import contextlib
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path as FilePath
 
@@ -89,7 +90,8 @@ def _of_siblings(item: FilePath, uuids: Iterable[str]) -> dict[str, FilePath]:
 
 def _siblings(item: FilePath) -> list[FilePath]:
     """Return the items of the same name in the other steps, that of the last step first."""
-    step = item.absolute().parent
+    item = FilePath(os.path.abspath(item))  # "." has no name
+    step = item.parent
     with contextlib.suppress(OSError):
         others = [each for each in step.parent.iterdir() if TEMPORARY not in each.name]
         return [each / item.name for each in sorted(others, reverse=True) if each != step]
