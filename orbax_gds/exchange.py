@@ -74,7 +74,8 @@ def to_safetensors(item: Item, path: FilePath, *, progress: Progress | None = No
     refuse(
         "a file of safetensors",
         [
-            f"{path_text(specs[leaf].path)!r} would be named {name!r}, as another is"
+            f"{path_text(specs[leaf].path)!r} would be named {name!r}, "
+            + ("which no tensor can be" if name == _NOT_A_NAME else "as another is")
             for leaf, name in names.items()
             if count[name] > 1 or name == _NOT_A_NAME
         ],

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from trees import assert_same
 
 import orbax_gds as ogds
+from orbax_gds import item as item_module
 from orbax_gds import manifest as manifests
 from orbax_gds import read_plan, read_ranges
 from orbax_gds import stripe as stripes
@@ -23,6 +24,7 @@ from orbax_gds.commit import read_manifest
 from orbax_gds.errors import Corrupt
 from orbax_gds.item import Item
 from orbax_gds.plan import ShardBox
+from orbax_gds.staging import BufferPool
 from orbax_gds.stripe_specs import BaseSpec, base_file
 
 N_STEPS = 5
@@ -165,6 +167,26 @@ def test_reads_of_a_chain_are_as_long_as_others(items, monkeypatch):
     assert_same(ogds.restore(items[-1]), states()[-1])
     assert any(read.links for read in seen)
     assert all(read.all_bytes <= 20_000 or len(read.chunks) == 1 for read in seen)
+
+
+def test_buffers_for_chains_stay_within_what_a_restore_may_take(items, monkeypatch):
+    pools = []
+
+    class Pool(BufferPool):
+        def __init__(self, n_bytes: int, n_buffers: int) -> None:
+            pools.append((n_bytes, n_buffers))
+            super().__init__(n_bytes, n_buffers)
+
+    monkeypatch.setattr(item_module, "BufferPool", Pool)
+    monkeypatch.setattr(read_ranges, "READ_BYTES", 16 << 10)
+    with Item(items[-1], options=ogds.Options(workers=4)) as item:
+        leaf = next(i for i in range(6) if item.leaf_name(i) == "master")
+        for most in (1, 150 << 10, 1 << 30):
+            monkeypatch.setattr(item_module, "_BUFFER_BYTES", most)
+            item.read_leaf(leaf)
+            n_bytes, n_buffers = pools[-1]
+            assert n_buffers == min(8, max(1, most // n_bytes))
+    assert len({n_buffers for _, n_buffers in pools}) == 3
 
 
 def test_a_damaged_frame_of_a_base_is_named_with_the_leaf_it_hits(tmp_path):

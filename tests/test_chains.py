@@ -1,5 +1,6 @@
 """Chains: what a manifest may say of them, where their stripes lie, what a chunk needs of them."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -182,17 +183,31 @@ def test_an_unlinked_base_is_found_in_any_step_that_has_it(made, tmp_path):
         with pytest.raises(NotFound, match=uuid):
             find_stripe(last, uuid, linked=True)
         assert find_stripe(last, uuid, linked=False).is_file()
+    (root / "2").rename(root / "9.orbax-checkpoint-tmp")  # is none yet, or no more
+    (gone,) = {entry.base for entry in read_manifest(last).stripes}
+    with pytest.raises(NotFound, match=gone):
+        find_stripe(last, gone, linked=False)
+    (root / "9.orbax-checkpoint-tmp").rename(root / "2")
     shutil.rmtree(root / "0")  # its stripe is linked in the others
     for uuid in uuids:
         assert find_stripe(last, uuid, linked=False).is_file()
     shutil.rmtree(root / "2")
-    (gone,) = {entry.base for entry in read_manifest(last).stripes}
     for uuid in uuids:
         if uuid == gone:
             with pytest.raises(NotFound, match=f"{uuid}.*KeepBases"):
                 find_stripe(last, uuid, linked=False)
         else:
             assert find_stripe(last, uuid, linked=False).is_file()
+
+
+@pytest.mark.parametrize("place", [".", "../../3/default"])
+def test_an_unlinked_base_is_found_from_any_directory(tmp_path, monkeypatch, place):
+    items = steps_of(tmp_path, 4)
+    for item, state in zip(items, drifting(tree(), 4), strict=True):
+        ogds.save(item, state, options=OPTIONS)
+    follow(items, linked=False)
+    monkeypatch.chdir(items[3])
+    assert ogds.verify(place) == []
 
 
 def test_a_missing_or_foreign_base_is_refused_by_name(made, tmp_path):
@@ -206,6 +221,21 @@ def test_a_missing_or_foreign_base_is_refused_by_name(made, tmp_path):
     shutil.copy(made / "2" / "default" / "p00000.ogds", base)
     with pytest.raises(Corrupt, match=entry.uuid):
         Item(item)
+
+
+@pytest.mark.parametrize("driver", ["buffered", "auto"])
+def test_an_item_leaves_no_file_open(made, tmp_path, driver):
+    item = tmp_path / "3" / "default"
+    shutil.copytree(made / "3" / "default", item)
+    newest = read_manifest(item).stripes[0].base
+    before = sorted(os.listdir("/proc/self/fd"))
+    with Item(item, options=ogds.Options(driver=driver)):
+        pass
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    (item / base_file(newest)).write_bytes(b"short")
+    with pytest.raises(Corrupt, match=newest):
+        Item(item, options=ogds.Options(driver=driver))
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_deltas_without_a_named_base_are_refused(made, tmp_path):

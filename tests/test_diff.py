@@ -18,6 +18,8 @@ from orbax_gds.cli import main
 from orbax_gds.codecs.reference_delta import differences
 from orbax_gds.comparing import compare
 from orbax_gds.dtypes import DTYPES, words_of
+from orbax_gds.plan import ShardBox
+from orbax_gds.windows import split
 
 RNG = np.random.default_rng(11)
 
@@ -171,6 +173,13 @@ def test_each_frame_is_read_once_where_layouts_agree(tmp_path, monkeypatch):
     compare(tmp_path / "a", tmp_path / "b")
     stored = sum(leaf.nbytes for leaf in tree.values())
     assert all(stored <= item.bytes_read < 1.1 * stored for item in opened)
+
+
+def test_parts_of_a_shard_begin_where_its_chunks_do():
+    box = ShardBox(leaf=0, start=(0, 0), extent=(10, 4))
+    starts = [part.start[0] for part in split(box, 15, step=2)]
+    assert starts == [0, 2, 4, 6, 8]
+    assert [part.start[0] for part in split(box, 15, step=5)] == [0, 3, 6, 9]  # none fits
 
 
 def test_what_cannot_be_read_exits_with_2(tmp_path):
