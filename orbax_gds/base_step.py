@@ -97,8 +97,9 @@ class BaseStep:
     def _records(self) -> tuple[np.ndarray, ...]:
         """Of every link RECORD[n_chunks]: the frames from which the words of the base come."""
         links = links_of(self._asked, self.files, np.arange(len(self._asked)))
-        for records in links if self.gains is not None else ():
-            records["zero"][~self.gains & (records["n_words"] != 0)] = _ONLY_IF_ALIKE
+        if self.gains is not None:
+            for records in links:
+                records["zero"][~self.gains & (records["n_words"] != 0)] = _ONLY_IF_ALIKE
         return links
 
     def frames_of(self, chunk: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -91,7 +91,7 @@ class DeltaSave(contextlib.AbstractContextManager["DeltaSave"]):
             self.reason = found
 
     def sound_out(self, save: Source, buffers: BufferPool) -> None:
-        """Leave chunks out that a sample says are no smaller as deltas, and the base if all are.
+        """Leave chunks out that a sample says are no smaller as deltas, unless they are unchanged.
 
         Args:
             save: whose words are all at hand.
@@ -102,10 +102,14 @@ class DeltaSave(contextlib.AbstractContextManager["DeltaSave"]):
         coding = weighing.of_delta(save.options.codec, save.cut.plan, on_memory=False)
         with save.watch.time("find base"), buffers.acquire() as buffer:
             gains = chunks_that_gain(save, self.base, coding, buffer.memory)
-        if gains.any():
-            self.base = dataclasses.replace(self.base, gains=gains)
-        else:
-            self._let_go("no chunk of a sample is smaller as a delta")
+        self.base = dataclasses.replace(self.base, gains=gains)
+
+    @property
+    def pays(self) -> bool:
+        """Whether deltas are smaller, as far as a sample can say."""
+        if self.base is None:
+            return False
+        return self.base.gains is None or bool(self.base.gains.any())
 
     @property
     def spec(self) -> BaseSpec | None:

@@ -341,9 +341,8 @@ class Prepared:
                 )
                 if self._keeps_words:
                     delta.sound_out(self, buffers)
-                has_base = delta.base is not None
                 self.coding = choose_coding(
-                    self, driver, path, key, buffers, storage, has_base=has_base
+                    self, driver, path, key, buffers, storage, has_base=delta.pays
                 )
                 file, writer = self._write_stripe(driver, path, buffers, storage, delta)
         finally:

@@ -66,7 +66,7 @@ def test_where_no_leaf_gains_no_base_is_read_and_the_step_is_full(tmp_path):
     for step in range(2):
         words = np.random.default_rng(step).standard_normal((3, N)).astype(np.float32)
         report = ogds.save(tmp_path / str(step), list(words), options=OPTIONS)
-    assert report.delta_reason == "no chunk of a sample is smaller as a delta"
+    assert report.delta_reason == "no chunk is smaller as a delta"
     assert "read base" not in report.seconds
     assert not (tmp_path / "1" / "base").exists()
     assert np.array_equal(ogds.restore(tmp_path / "1"), words)
@@ -119,3 +119,19 @@ def test_unchanged_chunks_that_no_sample_sees_are_found(tmp_path, gains, dtype):
         assert got["w"].tobytes() == leaf.tobytes()
         assert got["still"].tobytes() == still.tobytes()
         assert ogds.verify(tmp_path / str(step)) == []
+
+
+def test_unchanged_chunks_are_found_where_no_sample_gains(tmp_path, gains):
+    words = np.random.default_rng(0).standard_normal(N).astype(np.float32)
+    ogds.save(tmp_path / "0", {"w": words}, options=OPTIONS)
+    words[5 * 1024 :] = np.random.default_rng(1).standard_normal(N - 5 * 1024)
+    words[:5] = 0  # of the first chunk, so that four are left
+    report = ogds.save(tmp_path / "1", {"w": words}, options=OPTIONS)
+    assert not gains[0].any()
+    assert {kind: chunks.n_chunks for kind, chunks in report.chunks.items()} == {
+        "unchanged": 4,
+        "delta": 0,
+        "direct": 60,
+    }
+    assert np.array_equal(ogds.restore(tmp_path / "1")["w"], words)
+    assert ogds.verify(tmp_path / "1") == []
