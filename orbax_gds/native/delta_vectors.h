@@ -10,8 +10,7 @@
 // linker must not merge it with a copy that other files were given by other instruction sets.
 #pragma once
 
-#include "delta_differences.h"
-#include "ladder_words.h"
+#include "delta_batch.h"
 
 namespace ogds {
 namespace {
@@ -20,69 +19,6 @@ namespace {
 alignas(16) constexpr uint8_t kScales[16] = {1, 2, 4, 8, 16, 32, 64, 128};
 alignas(16) constexpr uint8_t kInverseScales[16] = {128, 64, 32, 16, 8, 4, 2, 1};
 alignas(16) constexpr uint8_t kBelow[16] = {0, 1, 3, 7, 15, 31, 63, 127};
-
-// So many words are coded together that the planes of all lie in a first-level cache.
-constexpr uint32_t kBatchWords = 2048;
-constexpr uint32_t kBatchGroups = kBatchWords / 64;
-
-// What the bits below the symbols of a batch of words are.
-template <class V>
-struct BelowBatch {
-    static constexpr uint32_t kTile = V::kBytes * 8;
-
-    alignas(64) uint8_t k[kTile];
-    alignas(64) uint8_t scales[kBatchWords];              // 2^k by the parts of each tile
-    alignas(64) uint64_t has[kMaxLowPlanes][kBatchGroups];   // which words have a bit
-    alignas(64) uint64_t bits[kMaxLowPlanes][kBatchGroups];  // and which is set
-
-    static uint8_t* tile_of(uint64_t (&plane)[kBatchGroups], uint32_t tile) noexcept {
-        return reinterpret_cast<uint8_t*>(plane) + size_t{tile} * V::kBytes;
-    }
-
-    // Of the words of a tile of which n are there; the others have no bits.
-    template <class Word>
-    void find_k(const uint8_t* base, uint32_t n, const DeltaFormat& format,
-                const DeltaTables& tables) noexcept {
-        if (!tables.exponents) {
-            __builtin_memset(k, static_cast<int>(tables.ladder.emax), kTile);
-        } else if (format.exponent_shift + 9u == 8 * sizeof(Word)) {
-            find_k_of_eight_bits<Word>(base, tables.ladder.emax);
-        } else {
-            for (uint32_t i = 0; i < kTile; ++i) {
-                k[i] = static_cast<uint8_t>(
-                    bits_below(exponent_of(DeltaOf<Word>::load(base, i), format), tables));
-            }
-        }
-        __builtin_memset(k + n, 0, kTile - n);
-    }
-
-private:
-    // Of exponents of eight bits below the sign.
-    template <class Word>
-    void find_k_of_eight_bits(const uint8_t* base, uint32_t shift) noexcept {
-        if constexpr (sizeof(Word) > 1) {
-            const auto shifts = V::splat(shift);
-            const auto most = V::splat(kMaxLowPlanes);
-            for (uint32_t q = 0; q < 8; ++q) {
-                const auto e = top_exponents<V, Word>(base, q);
-                V::store(k + 16 * q, kLaneWords,
-                         V::min8(V::sub8(shifts, V::min8(e, shifts)), most));
-            }
-        }
-    }
-};
-
-// The most bits that a word has, given the OR of all 2^k - 1.
-template <class V>
-inline uint32_t largest_of(typename V::T below) noexcept {
-    uint8_t bytes[V::kBytes];
-    V::store_whole(bytes, below);
-    uint32_t all = 0;
-    for (const uint8_t byte : bytes) {
-        all |= byte;
-    }
-    return static_cast<uint32_t>(__builtin_popcount(all));
-}
 
 // --- encoding ------------------------------------------------------------------------------------
 
@@ -130,74 +66,6 @@ inline typename V::T rank_tile(const Differences<V, Word, kLow>& differences,
     }
     return escapes_of<V>(rank_planes, flips);
 }
-
-// Appends bits to a plane. Up to 7 bits wait for the rest of their byte; a store of 8 bytes may
-// write zeros past them, which the next store overwrites.
-struct PlaneEnd {
-    uint8_t* to;
-    uint32_t at = 0;
-    uint64_t waiting = 0;
-
-    // The bits of those words of a group that are in `has`.
-    template <class Bits>
-    OGDS_IN_REGISTERS void append(uint64_t bits, uint64_t has) noexcept {
-        const uint64_t some = Bits::extract({bits, 0, 0, 0}, has).b0;
-        const uint32_t fill = at % 8;
-        const uint64_t whole = waiting | some << fill;
-        store_u64le(to + at / 8, whole);
-        const uint32_t end = fill + static_cast<uint32_t>(__builtin_popcountll(has));
-        at += end - fill;
-        // Whether they fill eight bytes is a matter of chance: no branch.
-        const uint64_t is_full = 0 - static_cast<uint64_t>(end >> 6);
-        waiting = (whole >> (end & 56) & ~is_full) | ((some >> 1) >> (63 - fill) & is_full);
-    }
-
-    void finish() const noexcept { store_u64le(to + at / 8, waiting); }
-};
-
-class LowWriter {
-public:
-    explicit LowWriter(LowBits& below) noexcept : below_(below) {
-        for (uint32_t plane = 0; plane < kMaxLowPlanes; ++plane) {
-            ends_[plane].to = below.of[plane];
-        }
-    }
-
-    // Of the first planes of a batch. Two at once: each waits for its own bits before.
-    template <class Bits, class V>
-    void append(uint32_t n_planes, const BelowBatch<V>& batch, uint32_t n_groups) noexcept {
-        uint32_t plane = 0;
-        for (; plane + 2 <= n_planes; plane += 2) {
-            PlaneEnd first = ends_[plane];
-            PlaneEnd second = ends_[plane + 1];
-            for (uint32_t g = 0; g < n_groups; ++g) {
-                first.append<Bits>(batch.bits[plane][g], batch.has[plane][g]);
-                second.append<Bits>(batch.bits[plane + 1][g], batch.has[plane + 1][g]);
-            }
-            ends_[plane] = first;
-            ends_[plane + 1] = second;
-        }
-        if (plane < n_planes) {
-            PlaneEnd last = ends_[plane];
-            for (uint32_t g = 0; g < n_groups; ++g) {
-                last.append<Bits>(batch.bits[plane][g], batch.has[plane][g]);
-            }
-            ends_[plane] = last;
-        }
-    }
-
-    void finish(uint32_t n_planes) noexcept {
-        below_.n = n_planes;
-        for (uint32_t plane = 0; plane < kMaxLowPlanes; ++plane) {
-            below_.n_bits[plane] = ends_[plane].at;
-            ends_[plane].finish();
-        }
-    }
-
-private:
-    LowBits& below_;
-    PlaneEnd ends_[kMaxLowPlanes];
-};
 
 template <class V, class Bits, class Word, uint32_t kLow>
 uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
@@ -262,44 +130,6 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
 }
 
 // --- decoding ------------------------------------------------------------------------------------
-
-// Takes bits from each plane, at any bit position.
-class LowReader {
-public:
-    explicit LowReader(const LowBitsView& below) noexcept : below_(below) {}
-
-    // Takes the bits of `plane` of the words in `has` to `bits`, group by group. Loads at most a
-    // batch's bits beyond the plane: false if it has not as many.
-    template <class Bits>
-    bool take(uint32_t plane, const uint64_t* has, uint64_t* bits, uint32_t n_groups) noexcept {
-        const uint8_t* const from = below_.of[plane];
-        uint32_t at = taken_[plane];
-        for (uint32_t g = 0; g < n_groups; ++g) {
-            const uint64_t words = has[g];
-            const uint32_t skip = at % 8;
-            const uint8_t* bytes = from + at / 8;
-            // Whether they reach into a ninth byte is a matter of chance: no branch.
-            const uint64_t some =
-                load_u64le(bytes) >> skip | (uint64_t{bytes[8]} << 1) << (63 - skip);
-            at += static_cast<uint32_t>(__builtin_popcountll(words));
-            bits[g] = Bits::deposit({some, 0, 0, 0}, words).b0;
-        }
-        taken_[plane] = at;
-        return at <= below_.n_bits[plane];
-    }
-
-    bool is_finished() const noexcept {
-        bool finished = true;
-        for (uint32_t plane = 0; plane < below_.n; ++plane) {
-            finished &= taken_[plane] == below_.n_bits[plane];
-        }
-        return finished;
-    }
-
-private:
-    const LowBitsView& below_;
-    uint32_t taken_[kMaxLowPlanes] = {};
-};
 
 // Which words of a tile have a bit in which plane; returns the OR of what is below their symbols.
 template <class V>
