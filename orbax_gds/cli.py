@@ -98,8 +98,8 @@ def main() -> None:
 def ls(path: FilePath, as_json: bool) -> None:
     """List the steps and items under a root or a step, or the leaves of an item.
 
-    Of an item: its bytes, whether it is full or a delta of a step, the bytes that it alone has and
-    those that other steps have, too.
+    Of an item: its bytes, whether it is full or a delta of a step (or of an id, where that step is
+    gone), the bytes that it alone has and those that other steps have, too.
     """
     if is_item(path):
         report = inspect(path)

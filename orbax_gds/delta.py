@@ -153,6 +153,13 @@ def _check_count(policy: DeltaPolicy, n: Any, least: int) -> None:
 _POLICIES = {kind.__name__: kind for kind in (Never, EveryN, ChainLimit, WhilePaying)}
 
 
+def _values(text: str) -> tuple[Any, ...]:
+    try:
+        return ast.literal_eval(f"({text},)")
+    except (ValueError, SyntaxError) as err:
+        raise ValueError("in brackets go numbers alone, without names") from err
+
+
 def parse_policy(text: str) -> DeltaPolicy:
     """Return the policy of this package that a text such as "EveryN(8)" names.
 
@@ -167,7 +174,7 @@ def parse_policy(text: str) -> DeltaPolicy:
     try:
         if match is None or match[1] not in _POLICIES:
             raise ValueError(f"it is none of {', '.join(_POLICIES)}")
-        values = ast.literal_eval(f"({match[2]},)") if (match[2] or "").strip() else ()
+        values = _values(match[2]) if (match[2] or "").strip() else ()
         return _POLICIES[match[1]](*values)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as err:
         raise Unsupported(

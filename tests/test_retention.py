@@ -281,7 +281,11 @@ def test_the_command_deletes_only_when_asked(tmp_path):
     items = chain(tmp_path, 2, linked=True)
     (items[0] / "p00001.probe").write_bytes(b"1234")
     left = ["--older-than", "0s"]
-    assert "holds nothing" in run("prune", tmp_path).stderr
+    nothing = run("prune", tmp_path).stderr
+    assert "holds nothing" in nothing
+    assert "--unfinished" in nothing
+    assert "--older-than" in nothing
+    assert "Left out" not in run("prune", items[1], "--unfinished", *left).stderr
     done = run("prune", tmp_path, *left)
     assert done.exit_code == 0
     assert done.stdout.split() == ["leftover", "4", "B", str(items[0] / "p00001.probe")]

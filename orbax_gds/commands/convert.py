@@ -46,7 +46,9 @@ def convert(source: FilePath, out: FilePath, kind: Kind | None, as_json: bool) -
     ogds         a full step that needs no other: an item if PATH is one or a
                  file, else a step with an item of the same name
     safetensors  a file; names are the keys joined by "."
-    orbax        an item that Orbax restores without this package
+    orbax        an item that Orbax restores without this package; tuples
+                 and custom nodes become lists and dicts, custom ones that are
+                 empty None
 
     Memory is bounded, but for Orbax's checkpoints, which are held whole. Orbax alone needs jax.
     """

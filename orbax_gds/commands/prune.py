@@ -63,7 +63,11 @@ def prune(
     elif found:
         print_table([(each.kind, size_text(each.n_bytes), each.path) for each in found])
     if not found:
-        click.echo(shown(f"{path} holds nothing that no step needs."), err=True)
+        left_out = [] if unfinished else ["saves never published (--unfinished)"]
+        if min_age_secs:
+            left_out.append("what changed lately (--older-than)")
+        hint = f" Left out: {', '.join(left_out)}." if left_out else ""
+        click.echo(shown(f"{path} holds nothing that no step needs.{hint}"), err=True)
     elif dry_run:
         entries = counted_text(len(found), "entry", "entries")
         click.echo(f"{entries}, {size_text(n_bytes)}; --delete would delete them.", err=True)
