@@ -140,6 +140,67 @@ def test_a_damaged_frame_gives_words_or_an_error_on_every_isa_the_same(
     np.testing.assert_array_equal(found, read)
 
 
+def resealed(frame: bytes, at: int, change: int) -> bytes:
+    """Return a frame of which one byte is more, under checksums that hold."""
+    changed = bytearray(frame)
+    changed[at] = (changed[at] + change) % 256
+    changed[24:28] = _native.crc32c(changed[32:]).to_bytes(4, "little")
+    changed[28:32] = _native.crc32c(changed[:28]).to_bytes(4, "little")
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("n_words", [130, 5000])
+def test_words_with_more_bits_below_than_there_are_planes_are_refused(
+    dtype: Dtype, n_words: int
+) -> None:
+    base = np.linspace(0.5, 1.9, n_words, dtype=np.float32).astype(dtype.numpy_dtype)
+    base = base.view(dtype.word_dtype)
+    words = base + np.arange(n_words).astype(dtype.word_dtype) % dtype.word_dtype.type(9)
+    for delta in (
+        Delta(shift=128, widths=(1, 4), symbols=tuple(range(16)), exponents=True),
+        Delta(shift=2, widths=(1, 4), symbols=tuple(range(16))),
+    ):
+        of_base = Base(words=base, payload_crc32c=0)
+        frame = reference.encode_frame(words, dtype, codec="delta", base=of_base, delta=delta)
+        read = decode_on_every_isa(frame, n_words, words.dtype, base=base)
+        np.testing.assert_array_equal(read, words)
+        shift_at = 32 + 4 + 2
+        for more in (1, 2, 4):
+            damaged = resealed(frame, shift_at, more)
+            assert decode_on_every_isa(damaged, n_words, words.dtype, base=base) is None
+
+
+@pytest.mark.parametrize("n_words", [130, 5000])
+def test_planes_with_other_numbers_of_bits_are_refused(n_words: int) -> None:
+    base = np.linspace(0.5, 0.9, n_words, dtype=np.float32).astype(BF16.numpy_dtype)
+    base = base.view(np.uint16)
+    delta = Delta(shift=2, widths=(4,), symbols=tuple(range(16)))
+    of_base = Base(words=base, payload_crc32c=0)
+    frame = reference.encode_frame(base + 1, BF16, codec="delta", base=of_base, delta=delta)
+    planes_at = 32 + 4 + 16 + 2 + 2
+    assert int.from_bytes(frame[planes_at : planes_at + 2], "little") == n_words
+    for more in (-1, 1, 100):
+        damaged = resealed(frame, planes_at, more)
+        assert decode_on_every_isa(damaged, n_words, np.dtype(np.uint16), base=base) is None
+
+
+def test_a_difference_of_more_bits_than_the_words_have_is_refused() -> None:
+    dtype = dtype_by_name("uint2")
+    base = np.zeros(40_000, np.uint8)
+    words = base.copy()
+    words[7] = 1  # so few that only these are touched
+    delta = Delta(shift=0, widths=(1, 1, 4), symbols=(0, *range(2, 16), 1))
+    of_base = Base(words=base, payload_crc32c=0)
+    frame = reference.encode_frame(words, dtype, codec="delta", base=of_base, delta=delta)
+    read = decode_on_every_isa(frame, words.size, words.dtype, base=base)
+    np.testing.assert_array_equal(read, words)
+    symbols_at = 32 + 4 + 6
+    assert (frame[symbols_at], frame[symbols_at + 3]) == (0x20, 0x87)  # z = 2 has rank 1
+    damaged = resealed(resealed(frame, symbols_at, 0x50), symbols_at + 3, -5)  # 2 and 7 change
+    assert decode_on_every_isa(damaged, words.size, words.dtype, base=base) is None
+
+
 def test_golden_deltas_are_read_by_reference_and_native_and_written_again() -> None:
     stored = json.loads((Path(__file__).parent / "golden" / "deltas.json").read_text())
     made = {name: (frame, words, base) for name, frame, words, base in deltas()}
@@ -297,6 +358,29 @@ def test_a_chain_with_a_link_that_is_missing_or_another_is_refused(
         STATUS["payload CRC32C differs"],
         0,
     )
+
+
+@pytest.mark.parametrize("name", ["int32", "float16", "float64"])
+def test_a_base_of_another_dtype_is_refused(name: str) -> None:
+    other = dtype_by_name(name)
+    base = np.arange(2000).astype(other.word_dtype)
+    words = np.arange(2000, dtype=np.uint32)
+    frame, records = bytearray(), []
+    for dtype, values, how in (
+        (other, base, {}),
+        (FP32, words, {"base": words, "base_crc32c": 0, "codec": "delta"}),
+    ):
+        if how:
+            how["base_crc32c"] = int(np.frombuffer(bytes(frame), "<u4", 8)[6])
+        frame = _native.encode_frame(values, dtype.id, **how)
+        fields = np.frombuffer(frame, "<u4", 8)
+        row = np.array([0, 0, fields[4], fields[2], fields[3], fields[6], fields[1], 0], "<u4")
+        records.append((frame, row.view(np.uint8).reshape(1, 32)))
+    chunk = np.array([[0, 2000, FP32.id, 1]], np.uint32)
+    segment = np.array([[0, 0, 0, 2000, 0]], np.uint64)
+    out = np.empty(2000, np.uint32)
+    status, _ = _native.decode_run(*records[1], chunk, [out], segment, bases=records[:1])
+    assert _native.STATUS[status] == "frame disagrees with the layout"
 
 
 def test_checking_a_chain_needs_no_destination(
