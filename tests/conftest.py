@@ -14,8 +14,8 @@ from hypothesis import settings
 
 from orbax_gds import coding_choice
 
-settings.register_profile("local", deadline=None, max_examples=15)
-settings.register_profile("ci", deadline=None, max_examples=15, derandomize=True)
+settings.register_profile("local", deadline=None, max_examples=10)
+settings.register_profile("ci", deadline=None, max_examples=10, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("ci" if "CI" in os.environ else "local")
 

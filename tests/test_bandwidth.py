@@ -92,6 +92,7 @@ def test_a_few_bytes_say_nothing_of_a_storage_and_the_last_save_says_most():
     assert known.recall((2, "direct"), 1) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_threads", "n_bytes", "piece_bytes", "n_pieces"), PROBES)
 def test_a_probe_writes_and_syncs_all_and_is_gone(
     tmp_path, n_threads, n_bytes, piece_bytes, n_pieces

@@ -131,6 +131,7 @@ def test_cell_saves_every_step_and_restores_it(method: str, files: Path, tmp_pat
         delta_cell.restore(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_disk_wait")
 def test_cell_measures_a_step_after_every_change(source: Source, tmp_path: Path) -> None:
     spec = Spec(action="changes", method=DELTAS, directory=str(tmp_path), source=source)

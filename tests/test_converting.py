@@ -37,6 +37,7 @@ def held(monkeypatch):
     return sizes
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=4), *[st.sampled_from(DTYPES)] * 2, st.integers(0, 3))
 def test_any_shape_and_dtype_is_cast_as_numpy_would(tmp_path_factory, shape, stored, wanted, more):

@@ -73,6 +73,7 @@ def test_words_come_back_from_base_and_frame(
         np.testing.assert_array_equal(read, words)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), block_map=st.booleans())
 def test_any_header_of_the_reference_is_read(data: st.DataObject, block_map: bool) -> None:
@@ -108,6 +109,7 @@ def test_no_base_and_another_base_are_refused(
             reference.decode_frame(frame, base=other)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), change=changes(max_words=600))
 def test_a_damaged_frame_gives_words_or_an_error_on_every_isa_the_same(

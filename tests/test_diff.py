@@ -33,6 +33,7 @@ def any_words(dtype, n):
     return words.astype(dtype.word_dtype)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(0, 40)), min_size=1), st.data())
 def test_words_are_counted_and_measured_for_every_dtype(tmp_path_factory, leaves, data):

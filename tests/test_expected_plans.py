@@ -150,6 +150,7 @@ def plan_of(tree):
     return saving.make_cache(Options()).plan(tree)[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(trees())
 def test_a_plan_seeded_by_a_restore_is_that_of_planning_anew(tmp_path_factory, tree):

@@ -58,6 +58,7 @@ def flat(metadata_tree):
     )[0]
 
 
+@pytest.mark.slow
 def test_metadata_equals_what_orbax_says_of_the_same_tree(tmp_path):
     custom = {"epoch": 3, "tags": ["a"]}
     theirs = metadata_of(

@@ -292,6 +292,7 @@ def test_empty_nodes_and_none_keep_their_places():
         assert round_trip(alone) == alone
 
 
+@pytest.mark.slow
 def test_states_of_flax_and_optax_come_back():
     model = nnx.Linear(2, 3, rngs=nnx.Rngs(0, dropout=jax.random.key(1, impl="rbg")))
     params = {"w": jnp.ones((2, 3)), "b": jnp.zeros(3)}

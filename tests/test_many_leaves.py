@@ -102,6 +102,7 @@ def test_pieces_are_aligned_and_disjoint(sizes, power):
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
+@pytest.mark.slow
 def test_small_pieces_share_allocations_but_not_without_bound():
     sizes = [1000, 3 * MIB] * 20_000  # large ones between them do not part them
     pieces = aligned_pieces(sizes, 64)

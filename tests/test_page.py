@@ -179,6 +179,7 @@ def test_all_text_stands_out_from_what_is_behind_it(scheme):
     assert {pair: ratio for pair, ratio in ratios.items() if ratio < 4.5} == {}
 
 
+@pytest.mark.slow
 def test_a_page_of_very_many_leaves_stays_small(report):
     (leaf,) = (leaf for leaf in report.leaves if leaf.name == "params/w")
     many = tuple(
@@ -199,6 +200,7 @@ def test_a_page_of_an_empty_item_says_so(tmp_path):
     assert not list(root.iter(f"{HTML}svg"))
 
 
+@pytest.mark.slow
 def test_a_page_can_show_every_dtype(tmp_path):
     words = np.random.default_rng(0).integers(0, 256, 1 << 14, np.uint8)
     tree = {d.name: words.view(d.word_dtype) & d.word_dtype.type((1 << d.bits) - 1) for d in DTYPES}

@@ -179,6 +179,7 @@ def test_impossible_frame_headers_are_refused(
     assert decode_on_every_isa(damaged, 20, np.uint8) is None
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_a_frame_is_refused() -> None:
     words = np.repeat(np.arange(3, dtype=np.uint16), 100)
     frame = reference.encode_frame(words, dtype_by_name("bfloat16"), codec="ladder", block_map=True)

@@ -169,6 +169,7 @@ def test_leaves_without_words_are_not_in_a_read_item(item: Path) -> None:
     assert sorted(path[0][1] for path in read) == ["bias", "kernel", "step"]
 
 
+@pytest.mark.slow
 def test_every_damaged_byte_of_a_stripe_and_damaged_manifests_are_refused(item: Path) -> None:
     # The zeros before the frames are one case, tried at both ends.
     stripe_bytes = [*range(300), *range(4090, (item / "p00001.ogds").stat().st_size)]
@@ -374,6 +375,7 @@ def test_a_header_that_says_the_impossible_is_refused(
         reference.read_item(item)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(data=st.data(), chunk=chunks(max_words=600))
 def test_a_stripe_without_its_end_gives_the_frames_that_are_whole(

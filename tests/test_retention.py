@@ -65,6 +65,7 @@ def tree(step):
     return {"w": state(step)["w"], "b": jnp.ones(9)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_directory", [False, True])
 def test_steps_that_kept_ones_follow_from_stay_where_links_fail(tmp_path, with_directory):
     policy = KeepBases(LatestN(1), tmp_path if with_directory else None)
@@ -208,6 +209,7 @@ def readable(root):
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_pruning_takes_nothing_that_a_readable_step_needs(data):

@@ -43,6 +43,7 @@ def test_words_come_back_and_bytes_are_those_of_bases_in_memory(
         words = [changed(rng, dtype, chunk, data.draw(CHANGES)) for chunk in words]
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), dtype=dtypes(), per_run=st.integers(1, 9))
 def test_of_marked_chunks_only_the_unchanged_have_bases(

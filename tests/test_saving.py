@@ -33,6 +33,7 @@ def test_what_is_saved_is_restored(tmp_path, tree, codec):
     assert ogds.verify(tmp_path / "item") == []
 
 
+@pytest.mark.slow
 def test_bytes_depend_on_neither_threads_nor_instruction_set(tmp_path, monkeypatch):
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=5))
     tree = large_tree()

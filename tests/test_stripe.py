@@ -239,6 +239,7 @@ def records(draw, rank):
     return flags, start, extent, steps, draw(st.sampled_from(counts)), draw(st.integers(0, 1))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.integers(0, 3).flatmap(lambda rank: st.lists(records(rank), min_size=1, max_size=4)))
 def test_a_layout_is_read_just_if_each_of_its_records_is_sound(rows):

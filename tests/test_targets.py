@@ -57,6 +57,7 @@ def test_a_value_asks_for_its_like(value, target):
     assert leaves.target_of(value) == target
 
 
+@pytest.mark.slow
 def test_arrays_and_their_descriptions_ask_for_the_same():
     array = jax.device_put(jnp.ones((8, 2), jnp.bfloat16), EIGHT)
     described = jax.ShapeDtypeStruct((8, 2), jnp.bfloat16, sharding=EIGHT)
@@ -171,6 +172,7 @@ def test_what_does_not_fit_is_refused_by_name(value, target, message):
     assert "'at'" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_prng_keys_never_change_their_implementation():
     keys = jax.random.split(jax.random.key(0, impl="rbg"), 3)
     with pytest.raises(Mismatch, match=r"'rbg', but keys of 'threefry2x32' were asked for"):
