@@ -42,6 +42,8 @@ from benchmarks.weights import as_bfloat16, gaussian
 from orbax_gds.commit import read_manifest
 from orbax_gds.dtypes import dtype_by_name
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 N_STEPS = 9
 
@@ -131,7 +133,6 @@ def test_cell_saves_every_step_and_restores_it(method: str, files: Path, tmp_pat
         delta_cell.restore(wrong)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_disk_wait")
 def test_cell_measures_a_step_after_every_change(source: Source, tmp_path: Path) -> None:
     spec = Spec(action="changes", method=DELTAS, directory=str(tmp_path), source=source)
@@ -321,7 +322,6 @@ def test_a_result_is_filled_in_between_its_marks_alone(tmp_path: Path) -> None:
     assert run.picture_of(result) == delta_svg(run_rows(), list(RUNS))
 
 
-@pytest.mark.slow
 def test_delta_runs_from_the_command_line_and_leaves_no_files(tmp_path: Path, files: Path) -> None:
     scratch = tmp_path / "scratch"
     command = [sys.executable, "-m", "benchmarks.run", "delta", "--json", "--run", str(files)]
@@ -338,5 +338,6 @@ def test_delta_runs_from_the_command_line_and_leaves_no_files(tmp_path: Path, fi
     assert [row.skipped for row in result.rows if row.name != ZIPNN] == [None] * sum(
         row.name != ZIPNN for row in result.rows
     )
-    assert {bar.verdict for bar in result.bars} <= {"pass", "FAIL"}
+    ours = [bar.verdict for bar in result.bars if ZIPNN not in bar.name]  # it may not be installed
+    assert set(ours) <= {"pass", "FAIL"}
     assert list(scratch.iterdir()) == []

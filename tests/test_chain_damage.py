@@ -14,6 +14,8 @@ from orbax_gds.commit import read_manifest
 from orbax_gds.errors import NotFound, OgdsError, Truncated
 from orbax_gds.item import Item
 
+pytestmark = pytest.mark.slow
+
 N_STEPS = 3
 
 

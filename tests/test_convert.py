@@ -33,6 +33,8 @@ from orbax_gds.safetensors_file import (
     write_safetensors,
 )
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(5)
 
 
@@ -380,7 +382,6 @@ for arguments in {commands!r}:
 """
 
 
-@pytest.mark.slow
 def test_only_orbax_needs_jax(saved, tmp_path):
     file, item = str(tmp_path / "x.safetensors"), str(tmp_path / "item")
     commands = [["convert", str(saved), file], ["convert", file, item]]

@@ -27,6 +27,8 @@ from orbax_gds.handler import GdsCheckpointHandler
 from orbax_gds.options import Options
 from orbax_gds.plan_cache import PlanCache
 
+pytestmark = pytest.mark.slow
+
 SPREAD = NamedSharding(mesh(8), PartitionSpec("x"))
 
 
@@ -150,7 +152,6 @@ def plan_of(tree):
     return saving.make_cache(Options()).plan(tree)[0]
 
 
-@pytest.mark.slow
 @settings(max_examples=8)
 @given(trees())
 def test_a_plan_seeded_by_a_restore_is_that_of_planning_anew(tmp_path_factory, tree):
@@ -287,7 +288,6 @@ with ocp.CheckpointManager(sys.argv[1]) as manager:
 """
 
 
-@pytest.mark.slow
 def test_a_process_that_starts_again_knows_its_plan(tmp_path):
     with ocp.CheckpointManager(tmp_path / "run") as manager:
         manager.save(0, args=GdsSave(many()))

@@ -17,11 +17,12 @@ from orbax_gds.errors import IoError
 from orbax_gds.pacing import Pace
 from orbax_gds.staging import aligned_empty
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 NEVER = threading.Event()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n_threads", [1, 4])
 def test_threads_keep_the_rate_together(n_threads):
     pace = Pace(100 * MIB)
@@ -158,7 +159,6 @@ def test_measuring_the_storage_keeps_the_rate_and_is_not_slower_for_it(tmp_path,
     assert time_.now - 100 == pytest.approx(sum(written) / rate)
 
 
-@pytest.mark.slow
 def test_the_items_of_a_step_share_their_io_rate(tmp_path):
     arrays = np.random.default_rng(0).integers(0, 255, (2, 12 * MIB), np.uint8)
     options = ogds.Options(io_rate=40 * MIB, codec="off", workers=2, derive=False)

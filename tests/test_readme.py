@@ -104,7 +104,7 @@ def test_every_link_leads_to_a_file(target: str):
 
 @pytest.mark.slow
 def test_the_commands_of_the_readme_exist():
-    (listed,) = re.findall(r"`orbax-gds (ls[^`]*)`", README)
+    (listed,) = re.findall(r"`orbax-gds (ls \|[^`]*)`", README)
     command = [sys.executable, "-P", "-m", "orbax_gds", "--help"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     for name in [*listed.split(" | "), "demo"]:

@@ -21,6 +21,8 @@ from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import IoError
 from orbax_gds.plan import ShardBox, make_plan, windows
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 
@@ -127,7 +129,6 @@ def test_a_tree_on_accelerators_may_be_donated_as_soon_as_save_returns(tmp_path,
         assert_same_bits(manager.restore(0, args=ogds.args.GdsRestore(expected)), expected)
 
 
-@pytest.mark.slow
 def test_two_items_of_a_step_come_in_windows_and_keep_the_bound(monkeypatch, tmp_path):
     watched = Watched(monkeypatch)
     handler = ogds.GdsCheckpointHandler(ogds.Options(staging_bytes=1, workers=2))

@@ -15,6 +15,8 @@ from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import IoError
 from orbax_gds.handler import GdsCheckpointHandler, GdsSave
 
+pytestmark = pytest.mark.slow
+
 # Above the state of a test, which then is too small to be weighed.
 SMALL = {"split_bytes": 8 << 20, "whole_bytes": 8 << 20}
 
