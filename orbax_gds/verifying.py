@@ -12,7 +12,7 @@ from orbax_gds.chains import chain_of, find_stripe
 from orbax_gds.commit import read_manifest
 from orbax_gds.coverage import check_coverage
 from orbax_gds.derived import DerivedShard, problems
-from orbax_gds.drivers import open_driver
+from orbax_gds.drivers import FewOpen, open_driver
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt, OgdsError
 from orbax_gds.frame_check import Finding
@@ -126,7 +126,7 @@ class _ItemCheck:
         self.hits: list[tuple[int, tuple[int, ...]]] = []  # numbers of problems, and of leaves
         self.unplaced: list[str] = []  # stripes whose layout cannot be read
         self.bases: dict[str, StripeFile] = {}  # by uuid, those that are sound but for frames
-        self.driver = open_driver(options.driver, directory)
+        self.driver = FewOpen(open_driver(options.driver, directory))
 
     def run(self) -> list[Problem]:
         self._check_sidecars()
