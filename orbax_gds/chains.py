@@ -5,7 +5,7 @@ FORMAT §3.5. A chain is named from its oldest stripe on, which is full.
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -34,11 +34,6 @@ def chain_of(manifest: Manifest, spec: StripeSpec) -> tuple[StripeSpec, ...]:
     return tuple(reversed(chain))
 
 
-def find_stripe(item: FilePath, uuid: str, linked: bool) -> FilePath:
-    """Return where one stripe of an earlier step lies. Args, Raises: as `find_stripes`."""
-    return find_stripes(item, [uuid], linked)[uuid]
-
-
 def find_stripes(item: FilePath, uuids: Iterable[str], linked: bool) -> dict[str, FilePath]:
     """Return where stripes of earlier steps lie.
 
@@ -49,28 +44,40 @@ def find_stripes(item: FilePath, uuids: Iterable[str], linked: bool) -> dict[str
 
     Returns:
         By uuid a file in the item or, if that is not linked, in the item of the same name of
-        another step. Whether it is the right one is not checked.
+        another step, or beside it where items are steps. Whether it is the right one is not
+        checked.
 
     Raises:
         NotFound: one is missing; its uuid is named.
     """
-    found = {uuid: item / base_file(uuid) for uuid in uuids}
-    missing = [uuid for uuid, path in found.items() if not path.exists()]
-    if missing and not linked:
-        found.update(_of_siblings(item, missing))
-        missing = [uuid for uuid in missing if not found[uuid].exists()]
-    if missing:
-        also = "" if linked else f", nor does {item.name!r} of another step of the root have it"
-        raise NotFound(
-            f"{item} follows from the stripe {missing[0]} of an earlier step, which is missing: "
-            f"there is no {found[missing[0]]}{also}. Put the step that wrote it back from a copy, "
-            "or restore another step. KeepBases keeps the steps that kept ones follow from."
-        )
+    uuids = list(uuids)
+    found = stripes_there(item, uuids, linked)
+    for uuid in uuids:
+        if uuid not in found:
+            raise missing_stripe(item, uuid, linked)
     return found
 
 
+def stripes_there(item: FilePath, uuids: Iterable[str], linked: bool) -> dict[str, FilePath]:
+    """Return where those lie that are not missing. Args: as `find_stripes`."""
+    own = {uuid: item / base_file(uuid) for uuid in uuids}
+    found = {uuid: path for uuid, path in own.items() if path.exists()}
+    missing = own.keys() - found.keys()
+    return found | _of_siblings(item, missing) if missing and not linked else found
+
+
+def missing_stripe(item: FilePath, uuid: str, linked: bool) -> NotFound:
+    """Return the error that names a missing stripe. Args: as `find_stripes`."""
+    also = "" if linked else f", nor does {item.name!r} of another step of the root have it"
+    return NotFound(
+        f"{item} follows from the stripe {uuid} of an earlier step, which is missing: "
+        f"there is no {item / base_file(uuid)}{also}. Put the step that wrote it back from a copy, "
+        "or restore another step. KeepBases keeps the steps that kept ones follow from."
+    )
+
+
 def _of_siblings(item: FilePath, uuids: Iterable[str]) -> dict[str, FilePath]:
-    """Return those of some stripes, by uuid, that items of this name in other steps have."""
+    """Return those of some stripes, by uuid, that items of other steps have."""
     found: dict[str, FilePath] = {}
     wanted = set(uuids)
     for other in _siblings(item):
@@ -88,24 +95,42 @@ def _of_siblings(item: FilePath, uuids: Iterable[str]) -> dict[str, FilePath]:
     return found
 
 
-def _siblings(item: FilePath) -> list[FilePath]:
-    """Return the items of the same name in the other steps, that of the last step first."""
+def _siblings(item: FilePath) -> Iterator[FilePath]:
+    """Yield the items of the same name in the other steps, that of the last step first; then what
+    lies beside the item, which may be a step itself.
+    """
     item = FilePath(os.path.abspath(item))  # "." has no name
-    step = item.parent
+    yield from (step / item.name for step in _beside(item.parent))
+    yield from _beside(item)
+
+
+def _beside(path: FilePath) -> list[FilePath]:
     with contextlib.suppress(OSError):
-        others = [each for each in step.parent.iterdir() if TEMPORARY not in each.name]
-        return [each / item.name for each in sorted(others, reverse=True) if each != step]
+        others = [each for each in path.parent.iterdir() if TEMPORARY not in each.name]
+        return [each for each in sorted(others, reverse=True) if each != path]
     return []
 
 
+def base_places(item: FilePath, manifest: Manifest) -> dict[str, FilePath]:
+    """Return where all bases of an item lie, by uuid: other steps are looked through once.
+
+    Raises:
+        NotFound: one is missing; its uuid is named.
+    """
+    if manifest.base is None:
+        return {}
+    uuids = [entry.uuid for entry in manifest.base.stripes]
+    return find_stripes(item, uuids, manifest.base.linked)
+
+
 def open_chain(
-    driver: Driver, item: FilePath, manifest: Manifest, spec: StripeSpec
+    driver: Driver, places: Mapping[str, FilePath], manifest: Manifest, spec: StripeSpec
 ) -> tuple[StripeFile, ...]:
     """Open the bases of a stripe, the oldest first.
 
     Args:
         driver: how to read them.
-        item: directory of the item.
+        places: where they lie, of `base_places`.
         manifest: of the item.
         spec: entry of the stripe.
 
@@ -113,16 +138,11 @@ def open_chain(
         Them, each checked against its entry; () of a full stripe. Close their files in the end.
 
     Raises:
-        NotFound: one is missing; its uuid is named.
         Corrupt, Unsupported, IoError: as `open_stripe`.
     """
-    entries = chain_of(manifest, spec)
-    if manifest.base is None or not entries:
-        return ()
-    places = find_stripes(item, [entry.uuid for entry in entries], manifest.base.linked)
     chain: list[StripeFile] = []
     with contextlib.ExitStack() as closing:
-        for entry in entries:
+        for entry in chain_of(manifest, spec):
             chain.append(open_stripe(driver, places[entry.uuid], entry))
             closing.callback(chain[-1].file.close)
         closing.pop_all()

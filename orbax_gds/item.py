@@ -3,13 +3,13 @@
 import contextlib
 import functools
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path as FilePath
 
 import numpy as np
 
 from orbax_gds import stripe as stripes
-from orbax_gds.chains import links_of, open_chain
+from orbax_gds.chains import base_places, links_of, open_chain
 from orbax_gds.chunk_reader import ChunkReader, Stripe
 from orbax_gds.chunk_table import chunk_table
 from orbax_gds.commit import io_context, read_manifest
@@ -70,9 +70,10 @@ class Item(contextlib.AbstractContextManager["Item"]):
         self._closing = contextlib.ExitStack()
         try:
             driver = FewOpen(open_driver(self.options.driver, self.path))
+            places = base_places(self.path, self.manifest)
             with uncollected():
                 for spec in self.manifest.stripes:
-                    self.stripes.append(self._open_stripe(driver, spec))
+                    self.stripes.append(self._open_stripe(driver, spec, places))
                 self._check_derived()
                 self._check_coverage()
             self._check_sidecars()
@@ -91,10 +92,12 @@ class Item(contextlib.AbstractContextManager["Item"]):
         """Return the path of a leaf as text, for messages."""
         return path_text(self.manifest.leaves[leaf].path)
 
-    def _open_stripe(self, driver: Driver, spec: StripeSpec) -> Stripe:
+    def _open_stripe(
+        self, driver: Driver, spec: StripeSpec, places: Mapping[str, FilePath]
+    ) -> Stripe:
         opened = open_stripe(driver, self.path / spec.file, spec)
         self._closing.callback(opened.file.close)
-        chain = open_chain(driver, self.path, self.manifest, spec)
+        chain = open_chain(driver, places, self.manifest, spec)
         for link in chain:
             self._closing.callback(link.file.close)
         where = str(opened.path)

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path as FilePath
 
-from orbax_gds.chains import chain_of, find_stripe
+from orbax_gds.chains import chain_of, missing_stripe, stripes_there
 from orbax_gds.commit import read_manifest
 from orbax_gds.coverage import check_coverage
 from orbax_gds.derived import DerivedShard, problems
@@ -147,6 +147,13 @@ class _ItemCheck:
         self._check_coverage()
         return self.problems
 
+    @functools.cached_property
+    def bases_there(self) -> dict[str, FilePath]:
+        """Where the stripes of earlier steps lie, but those that are missing."""
+        base = self.manifest.base
+        uuids = [spec.uuid for spec in base.stripes] if base else []
+        return stripes_there(self.directory, uuids, base is None or base.linked)
+
     def _check_sidecars(self) -> None:
         for name, spec in self.manifest.sidecars.items():
             path = self.directory / name
@@ -173,7 +180,9 @@ class _ItemCheck:
         assert self.manifest.base is not None
         path = self.directory / spec.file
         with self._noting(spec.file, path):
-            path = find_stripe(self.directory, spec.uuid, self.manifest.base.linked)
+            if spec.uuid not in self.bases_there:
+                raise missing_stripe(self.directory, spec.uuid, self.manifest.base.linked)
+            path = self.bases_there[spec.uuid]
             with self.driver.open(path, "r") as file:
                 check = StripeCheck(
                     path, file, spec, self.dtypes, self.options.n_workers, decodes=False

@@ -11,9 +11,10 @@ import pytest
 from delta_items import drifting, follow, steps_of
 
 import orbax_gds as ogds
+from orbax_gds import chains
 from orbax_gds import manifest as manifests
 from orbax_gds import stripe as stripes
-from orbax_gds.chains import chain_of, find_stripe, links_of, open_chain
+from orbax_gds.chains import base_places, chain_of, find_stripes, links_of, open_chain
 from orbax_gds.codecs import reference
 from orbax_gds.commit import read_manifest
 from orbax_gds.drivers import open_driver
@@ -144,7 +145,7 @@ def test_a_chunk_needs_the_frames_down_to_the_first_that_is_no_delta(made):
     driver = open_driver("buffered", item)
     (entry,) = manifest.stripes
     own = open_stripe(driver, item / entry.file, entry)
-    chain = open_chain(driver, item, manifest, entry)
+    chain = open_chain(driver, base_places(item, manifest), manifest, entry)
     assert [link.spec.base is None for link in chain] == [True, False, False]
     assert [link.path.parent.name for link in chain] == ["base"] * 3
     chunks = np.arange(len(own.records))[::-2]
@@ -167,7 +168,7 @@ def test_a_link_with_other_chunks_is_refused(made):
     item = made / "1" / "default"
     manifest = read_manifest(item)
     driver = open_driver("buffered", item)
-    chain = open_chain(driver, item, manifest, manifest.stripes[0])
+    chain = open_chain(driver, base_places(item, manifest), manifest, manifest.stripes[0])
     with pytest.raises(Corrupt, match=chain[0].spec.uuid):
         links_of(chain[0].records[:-1], chain, np.arange(2))
     chain[0].file.close()
@@ -181,23 +182,23 @@ def test_an_unlinked_base_is_found_in_any_step_that_has_it(made, tmp_path):
     shutil.rmtree(last / "base")
     for uuid in uuids:
         with pytest.raises(NotFound, match=uuid):
-            find_stripe(last, uuid, linked=True)
-        assert find_stripe(last, uuid, linked=False).is_file()
+            find_stripes(last, [uuid], linked=True)
+        assert find_stripes(last, [uuid], linked=False)[uuid].is_file()
     (root / "2").rename(root / "9.orbax-checkpoint-tmp")  # is none yet, or no more
     (gone,) = {entry.base for entry in read_manifest(last).stripes}
     with pytest.raises(NotFound, match=gone):
-        find_stripe(last, gone, linked=False)
+        find_stripes(last, [gone], linked=False)
     (root / "9.orbax-checkpoint-tmp").rename(root / "2")
     shutil.rmtree(root / "0")  # its stripe is linked in the others
     for uuid in uuids:
-        assert find_stripe(last, uuid, linked=False).is_file()
+        assert find_stripes(last, [uuid], linked=False)[uuid].is_file()
     shutil.rmtree(root / "2")
     for uuid in uuids:
         if uuid == gone:
             with pytest.raises(NotFound, match=f"{uuid}.*KeepBases"):
-                find_stripe(last, uuid, linked=False)
+                find_stripes(last, [uuid], linked=False)
         else:
-            assert find_stripe(last, uuid, linked=False).is_file()
+            assert find_stripes(last, [uuid], linked=False)[uuid].is_file()
 
 
 @pytest.mark.parametrize("place", [".", "../../3/default"])
@@ -208,6 +209,37 @@ def test_an_unlinked_base_is_found_from_any_directory(tmp_path, monkeypatch, pla
     follow(items, linked=False)
     monkeypatch.chdir(items[3])
     assert ogds.verify(place) == []
+
+
+def test_an_unlinked_base_is_found_where_steps_are_items(tmp_path):
+    items = [tmp_path / f"run_{number}" for number in range(4)]
+    states = drifting(tree(), 4)
+    for item, state in zip(items, states, strict=True):
+        ogds.save(item, state, options=OPTIONS)
+    follow(items, linked=False)
+    expected = {name: array.tobytes() for name, array in states[3].items()}
+    got = ogds.restore(items[3])
+    assert {name: np.asarray(array).tobytes() for name, array in got.items()} == expected
+    assert ogds.verify(items[3]) == []
+    found = reference.read_item(items[3])
+    assert {path[0][1]: array.tobytes() for path, array in found.items()} == expected
+    assert [entry.state for entry in list_items(tmp_path)] == ["published"] * 4
+    shutil.rmtree(items[1])
+    with pytest.raises(NotFound, match="run_3 follows from the stripe"):
+        Item(items[3])
+
+
+@pytest.mark.parametrize("how", [lambda item: Item(item).close(), ogds.verify])
+def test_other_steps_are_looked_through_once(tmp_path, monkeypatch, how):
+    items = steps_of(tmp_path, 5)
+    for item, state in zip(items, drifting(tree(), 5), strict=True):
+        ogds.save(item, state, options=OPTIONS)
+    follow(items, linked=False)
+    read = []
+    decode = chains.decode_pending
+    monkeypatch.setattr(chains, "decode_pending", lambda *a: (read.append(a[1]), decode(*a))[1])
+    how(items[-1])
+    assert sorted(read) == [str(item / "manifest.json") for item in items[:-1]]
 
 
 def test_a_missing_or_foreign_base_is_refused_by_name(made, tmp_path):

@@ -10,6 +10,7 @@ Example:
     (3, [0, 1, 2, 3, 4])
 """
 
+import glob
 import json
 import re
 from collections import Counter
@@ -262,8 +263,10 @@ def _chains(directory: Path, manifest: dict[str, Any]) -> list[Chain]:
     known = {entry["uuid"]: entry for entry in base["stripes"]}
     siblings = {}
     if not base["linked"]:
-        for path in directory.absolute().parents[1].glob("*/*/manifest.json"):
-            if path.parent.name == directory.name and path.parent != directory.absolute():
+        own = directory.absolute()
+        named_alike = own.parent.parent.glob(f"*/{glob.escape(own.name)}/manifest.json")
+        for path in (*named_alike, *own.parent.glob("*/manifest.json")):
+            if path.parent != own:
                 with suppress(Corrupt, Unsupported):
                     siblings[path.parent] = _read_manifest(path.parent)
     paths = {

@@ -74,7 +74,8 @@ def base_path(item: Path, entry: Entry, linked: bool, manifests: dict[Path, Any]
         item: Directory of the item that needs it.
         entry: Of the base.
         linked: What the manifest says.
-        manifests: Those of the items of the same name in the sibling steps, by directory.
+        manifests: Those of the items of the same name in the sibling steps, and of those beside
+            the item, by directory.
 
     Raises:
         NotFound: Nowhere.
