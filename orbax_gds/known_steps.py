@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
 
 from orbax_gds.final_names import TEMPORARY, final_path, step_number
@@ -16,6 +17,8 @@ __all__ = ["KnownSteps", "Noted", "Place", "known_roots", "mark_of", "place_of"]
 
 logger = logging.getLogger(__name__)
 
+_DIGITS = "0123456789"
+_STEP_WORDS = re.compile(r"(?i:.*(step|ckpt|checkpoint|epoch|iter|iteration|update))[_-]?\d+")
 _MOST_NOTED = 4  # chosen: a save that fails leaves one that is no step, until the next one looks
 
 
@@ -41,15 +44,43 @@ def place_of(directory: FilePath) -> tuple[Place, int] | None:
     """Return where an item is being saved, and the number of its step; None if there is none.
 
     Below a directory that Orbax will rename it lies in a step, whatever that is called. Elsewhere
-    a directory whose name is a number is a step, and an item that is called like one is one.
+    a directory whose name is a number is a step, and an item that is called like one is one. Of
+    `123456/run_10` either may be the step: its name, or what lies beside them, says which.
     """
     in_a_step, itself = _places(directory)
     final = final_path(directory.absolute())
     number, above = step_number(final.name), step_number(final.parent.name)
     is_within = final.parent.name.isdecimal() and not final.name.isdecimal()
+    if is_within and number is not None and TEMPORARY not in directory.parent.name:
+        is_within = not _is_step(final)
     if is_within or TEMPORARY in directory.parent.name:
         return None if above is None else (in_a_step, above)
     return None if number is None else (itself, number)
+
+
+def _is_step(item: FilePath) -> bool:
+    """Whether an item with a number, below a directory that is a number, is a step of its own.
+
+    It is if it is called so. Else it is if others that are called alike lie beside it, and no
+    other number has an item of its name: several items in each of several steps have both.
+    """
+    if _STEP_WORDS.match(item.name):
+        return True
+    above = (other / item.name for other in _alike(item.parent))
+    return any(map(_is_published, _alike(item))) and not any(map(_is_published, above))
+
+
+def _is_published(item: FilePath) -> bool:
+    return (item / MANIFEST_NAME).is_file()
+
+
+def _alike(path: FilePath) -> Iterator[FilePath]:
+    """Yield what lies beside a directory and is called as it is but for another number."""
+    prefix = path.name.rstrip(_DIGITS)
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path.parent):
+            if name != path.name and name[len(prefix) :].isdecimal() and name.startswith(prefix):
+                yield path.parent / name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

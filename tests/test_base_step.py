@@ -42,6 +42,42 @@ def test_a_step_is_known_by_its_name(path, root, item, number):
     assert found == (Place(root=Path("/data") / root, item=item), number)
 
 
+@pytest.mark.parametrize(
+    ("beside", "name", "root", "item", "number"),
+    [
+        ([], "ckpt_10", "7", None, 10),
+        (["7/ckpt_9"], "ckpt_10", "7", None, 10),
+        (["7/ckpt_9", "6/ckpt_10"], "ckpt_10", "7", None, 10),  # of two jobs
+        (["7/model_9"], "model_10", "7", None, 10),
+        (["7/model_9", "6/other_10"], "model_10", "7", None, 10),
+        (["7/other_9"], "model_10", ".", "model_10", 7),
+        (["6/ckpt_10"], "ckpt_10", "7", None, 10),  # the first of the second
+        (["6/model_10"], "model_10", ".", "model_10", 7),
+        ([], "part_2", ".", "part_2", 7),
+        (["7/part_1", "6/part_1", "6/part_2"], "part_2", ".", "part_2", 7),  # of two steps
+        (["run/ckpt_10", "7/ckpt", "7/ckpt_x"], "ckpt_10", "7", None, 10),
+    ],
+)
+def test_below_a_number_an_items_name_or_what_lies_beside_says_which_is_the_step(
+    tmp_path, beside, name, root, item, number
+):
+    for each in beside:
+        (tmp_path / each).mkdir(parents=True)
+        (tmp_path / each / "manifest.json").touch()
+    assert place_of(tmp_path / "7" / name) == (Place(root=tmp_path / root, item=item), number)
+    within = (Place(root=tmp_path, item=name), 7)
+    assert place_of(tmp_path / f"7{TMP}" / name) == within
+
+
+def test_steps_of_a_job_whose_directory_is_a_number_are_deltas(tmp_path):
+    for job in ("123456", "123457"):
+        for step in (9, 10):
+            report = ogds.save(tmp_path / job / f"ckpt_{step}", state(step), options=EVERY)
+            before = tmp_path / job / f"ckpt_{step - 1}"
+            assert report.base == (stripe(before).uuid if step > 9 else None)
+    assert_restores(tmp_path / "123457" / "ckpt_10", 10)
+
+
 def test_what_is_no_step_has_no_number():
     assert place_of(Path("/data/run/weights")) is None
 
