@@ -6,96 +6,159 @@ is wrong, it costs bytes of chunks that have changed a little: those that have n
 are found even so, as their frames come out as those of the base (`_native.RunWriter`).
 """
 
-from collections.abc import Iterator
+import logging
 
 import numpy as np
 
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
+from orbax_gds._native import BrokenBase
 from orbax_gds.base_step import BaseStep
-from orbax_gds.chains import is_delta
-from orbax_gds.errors import OgdsError
-from orbax_gds.plan import Plan, Run, part_of_chunk
+from orbax_gds.chains import is_delta, is_unchanged
+from orbax_gds.plan import Plan, part_of_chunk
+from orbax_gds.staging import BufferPool
 from orbax_gds.stripe_writer import Source
+from orbax_gds.threads import run_threads
 from orbax_gds.weighing import Coding
 
 __all__ = ["chunks_that_gain"]
 
-_LEAST_CHUNKS = 8  # chosen: fewer chunks of a leaf are coded at once; small leaves go together
-_CHUNKS_A_SAMPLE = 32  # chosen: 3 % of the chunks are coded twice where none gains
+logger = logging.getLogger(__name__)
+
+_MOST_SHARED = 16  # chosen: leaves of fewer chunks share a sample with others of their dtype
+_LEAST_SHARED = 4  # chosen: in small states; bases of fewer are read
+_GROUPS = 16  # chosen: what leaves of a small state have in common is little
+_CHUNKS_A_SAMPLE = 32  # chosen: 3 to 6 % of the chunks are coded twice where none gains
 _MOST_SAMPLES = 8  # chosen: of one leaf
 _FRAME_BYTES = 64  # required: FORMAT §6, what a frame is a multiple of
 
 
-def chunks_that_gain(save: Source, base: BaseStep, coding: Coding, out: np.ndarray) -> np.ndarray:
+def chunks_that_gain(
+    save: Source, base: BaseStep, coding: Coding, buffers: BufferPool
+) -> np.ndarray:
     """Return which chunks to code against a base, changed or not.
+
+    Of a leaf that has chunks that were changed by the base, and deltas there, those are looked at.
+    Where anything gains, deltas pay in this step, and other leaves are looked at once more before
+    they are left out.
 
     Args:
         save: whose words are all at hand.
         base: the step.
         coding: that the save will use with it.
-        out: uint8, room for a frame.
+        buffers: each thread takes one, with room for a frame.
 
     Returns:
-        bool[n_chunks]: False for those of a leaf, or of some leaves beside each other, of whose
-        sample no chunk is smaller as a delta.
+        bool[n_chunks]: False for those of a leaf, or of some small leaves of a dtype, of whose
+        sample no chunk is smaller as a delta. All True where a base cannot be read, as only the
+        save can say what follows from that.
     """
-    plan = save.cut.plan
-    gains = np.ones(plan.n_chunks, bool)
-    firsts = np.array([run.chunks[0, 0] for run in plan.runs], np.int64)
-    for start, end in _groups(plan):
-        n_chunks = end - start
-        if n_chunks < _LEAST_CHUNKS:
-            continue
-        n_samples = min(_MOST_SAMPLES, max(2, n_chunks // _CHUNKS_A_SAMPLE))
-        sample = [start + (2 * i + 1) * n_chunks // (2 * n_samples) for i in range(n_samples)]
-        runs = (plan.runs[int(np.searchsorted(firsts, at, "right")) - 1] for at in sample)
-        gains[start:end] = any(
-            _is_smaller(save, base, coding, out, run, at)
-            for run, at in zip(runs, sample, strict=True)
-        )
+    n_chunks = save.cut.plan.n_chunks
+    gains = np.ones(n_chunks, bool)
+    groups = _groups(save.cut.plan)
+    before = base.files[-1].records
+    has_gained = is_delta(before) & ~is_unchanged(before)
+    for parts in (1, 2):
+        samples = [_sample(group, has_gained, parts) for group in groups]
+        if not samples:
+            break
+        try:
+            smaller = _smaller(save, base, coding, buffers, np.concatenate(samples))
+        except (BrokenBase, OSError) as err:
+            logger.info("A sample of the save cannot be coded: %s", err)
+            return np.ones(n_chunks, bool)
+        is_gaining = [bool(np.isin(sample, smaller).any()) for sample in samples]
+        for group, gaining in zip(groups, is_gaining, strict=True):
+            gains[group] = gaining
+        groups = [g for g, gaining in zip(groups, is_gaining, strict=True) if not gaining]
+        if len(smaller) == 0:
+            break
     return gains
 
 
-def _groups(plan: Plan) -> Iterator[tuple[int, int]]:
-    """Yield ranges of chunks of a leaf, or of leaves of one dtype that lie beside each other."""
+def _groups(plan: Plan) -> list[np.ndarray]:
+    """Return int[k], numbers of chunks of a leaf, or of small leaves of one dtype, for each.
+
+    Chunks of a dtype of which there are too few in all are in none.
+    """
     if not plan.n_chunks:
-        return
+        return []
     leaves = np.full(plan.n_chunks, -1, np.int64)  # of pools
     for shard in plan.shards:
         if not shard.pooled:
             leaves[shard.first_chunk : shard.first_chunk + shard.n_chunks] = shard.leaf
-    dtypes = np.concatenate([run.chunks[:, 2] for run in plan.runs])
-    changes = (np.diff(leaves) != 0) | (np.diff(dtypes.astype(np.int64)) != 0)
-    starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
-    first = 0
-    for start, end in zip(starts, [*starts[1:], plan.n_chunks], strict=True):
-        is_next = end < plan.n_chunks and dtypes[end] == dtypes[start]
-        if end - first < _LEAST_CHUNKS and is_next:
-            continue  # too few: the next leaf goes with them
-        yield first, end
-        first = end
+    dtypes = np.concatenate([run.chunks[:, 2] for run in plan.runs]).astype(np.int64)
+    starts = np.flatnonzero((np.diff(leaves) != 0) | (np.diff(dtypes) != 0)) + 1
+    least = min(_MOST_SHARED, max(_LEAST_SHARED, plan.n_chunks // _GROUPS))
+    groups: list[np.ndarray] = []
+    waiting: dict[int, list[np.ndarray]] = {}  # small leaves, by dtype
+    for leaf in np.split(np.arange(plan.n_chunks), starts):
+        dtype = int(dtypes[leaf[0]])
+        small = waiting.setdefault(dtype, [])
+        if len(leaf) >= least:
+            groups.append(leaf)
+            continue
+        small.append(leaf)
+        if sum(map(len, small)) >= least:
+            groups.append(np.concatenate(waiting.pop(dtype)))
+    rests = [np.concatenate(small) for small in waiting.values() if small]
+    return groups + [rest for rest in rests if len(rest) >= _LEAST_SHARED]
 
 
-def _is_smaller(
-    save: Source, base: BaseStep, coding: Coding, out: np.ndarray, run: Run, chunk: int
-) -> bool:
-    """Whether a chunk is smaller as a delta; True where only the save can say what is wrong."""
-    row = chunk - int(run.chunks[0, 0])
-    piece = part_of_chunk(run, row, 0, int(run.chunks[row, 1]))
-    record = np.zeros((1, stripes.RECORD_BYTES), np.uint8)
+def _sample(group: np.ndarray, has_gained: np.ndarray, parts: int) -> np.ndarray:
+    """Return some chunks of a group, others for other `parts`."""
+    likely = group[has_gained[group]]
+    chunks = likely if len(likely) and parts == 1 else group
+    n_samples = parts * min(_MOST_SAMPLES, max(1, len(group) // _CHUNKS_A_SAMPLE))
+    places = (2 * np.arange(n_samples) + 1) * len(chunks) // (2 * n_samples)
+    return chunks[np.unique(places)]
+
+
+def _smaller(
+    save: Source, base: BaseStep, coding: Coding, buffers: BufferPool, chunks: np.ndarray
+) -> np.ndarray:
+    """Return those of some chunks that are smaller as deltas.
+
+    Raises:
+        BrokenBase: a base cannot be read.
+        CommitError: there is no buffer any more.
+    """
+    plan = save.cut.plan
+    firsts = np.array([run.chunks[0, 0] for run in plan.runs], np.int64)
+    records = np.zeros(len(chunks), stripes.RECORD)
+    runs = []
+    for row, chunk in enumerate(chunks.tolist()):
+        run = plan.runs[int(np.searchsorted(firsts, chunk, "right")) - 1]
+        at = chunk - int(run.chunks[0, 0])
+        piece = part_of_chunk(run, at, 0, int(run.chunks[at, 1]))
+        own = records[row : row + 1].view(np.uint8).reshape(-1, stripes.RECORD_BYTES)
+        words, links = save.words_of(piece), base.links_of(piece)
+        runs.append((words, piece.segments, piece.chunks, own, links))
+    writer = _native.RunWriter(
+        runs,
+        offset=0,
+        codec=coding.codec,
+        zstd_level=coding.zstd_level,
+        align_bytes=_FRAME_BYTES,
+    )
+    errors: list[BaseException] = []
+
+    def stop(error: BaseException) -> None:
+        errors.append(error)
+        writer.stop()
+
+    def work() -> None:
+        try:
+            with buffers.acquire() as buffer:
+                while writer.code(buffer.memory) is not None:
+                    pass
+        except BaseException as error:  # carried to the calling thread
+            stop(error)
+
     try:
-        _native.encode_run(
-            save.words_of(piece),
-            piece.segments,
-            piece.chunks,
-            out,
-            record,
-            codec=coding.codec,
-            zstd_level=coding.zstd_level,
-            align_bytes=_FRAME_BYTES,
-            bases=base.frames_of(chunk),
-        )
-    except (ValueError, OSError, OgdsError):
-        return True
-    return bool(is_delta(record.view(stripes.RECORD)[:, 0])[0])
+        run_threads(min(save.options.n_workers, len(runs)), work, stop)
+    finally:
+        writer.close()
+    if errors:
+        raise errors[0]
+    return chunks[is_delta(records)]

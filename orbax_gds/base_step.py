@@ -102,22 +102,6 @@ class BaseStep:
                 records["zero"][~self.gains & (records["n_words"] != 0)] = _ONLY_IF_ALIKE
         return links
 
-    def frames_of(self, chunk: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the frames of one chunk, read from the links, as `_native.encode_run` has them.
-
-        Raises:
-            IoError, Truncated: they cannot be read.
-        """
-        links: list[tuple[np.ndarray, np.ndarray]] = []
-        rows = links_of(self._asked, self.files, np.array([chunk]))
-        for link, records in zip(self.files, rows, strict=True):
-            frame = np.empty(int(records["frame_bytes"][0]), np.uint8)
-            if len(frame):
-                link.file.read(int(records["offset"][0]), frame)
-            records["offset"] = 0
-            links.append((frame, _as_bytes(records)))
-        return links
-
     @functools.cached_property
     def _rows(self) -> list[tuple[int, np.ndarray]]:
         """Of every link its descriptor and, as bytes, the records of the chunks that need it."""

@@ -11,12 +11,15 @@ from pathlib import Path as FilePath
 import numpy as np
 
 from orbax_gds import stripe as stripes
+from orbax_gds.codecs import codec_by_name
 from orbax_gds.drivers import Driver
 from orbax_gds.errors import Corrupt, NotFound, OgdsError
 from orbax_gds.final_names import TEMPORARY
 from orbax_gds.manifest import MANIFEST_NAME, Manifest, StripeSpec, decode_pending
 from orbax_gds.stripe_file import StripeFile, open_stripe
 from orbax_gds.stripe_specs import base_file
+
+_UNCHANGED_BYTES = 6  # required: FORMAT §7.11, the payload where every word is the base's
 
 
 def chain_of(manifest: Manifest, spec: StripeSpec) -> tuple[StripeSpec, ...]:
@@ -184,3 +187,9 @@ def links_of(
 def is_delta(records: np.ndarray) -> np.ndarray:
     """Return which frames need that of a base: bool[k] for RECORD[k]."""
     return records["flags"] & stripes.DELTA_FLAG != 0
+
+
+def is_unchanged(records: np.ndarray) -> np.ndarray:
+    """Return which frames say that every word is that of the base: bool[k] for RECORD[k]."""
+    same = is_delta(records) & (records["codec"] == codec_by_name("delta").id)
+    return same & (records["payload_bytes"] == _UNCHANGED_BYTES)

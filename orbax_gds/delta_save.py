@@ -14,8 +14,7 @@ from orbax_gds import weighing
 from orbax_gds._native import STATUS, BrokenBase
 from orbax_gds.base_sample import chunks_that_gain
 from orbax_gds.base_step import BaseStep, find_base
-from orbax_gds.chains import is_delta
-from orbax_gds.codecs import codec_by_name
+from orbax_gds.chains import is_delta, is_unchanged
 from orbax_gds.commit import sync_directory
 from orbax_gds.delta import Never
 from orbax_gds.drivers import Driver
@@ -32,8 +31,6 @@ from orbax_gds.stripe_writer import Source
 __all__ = ["DeltaSave"]
 
 logger = logging.getLogger(__name__)
-
-_UNCHANGED_BYTES = 6  # required: FORMAT §7.11, the payload where every word is the base's
 
 
 class DeltaSave(contextlib.AbstractContextManager["DeltaSave"]):
@@ -95,13 +92,13 @@ class DeltaSave(contextlib.AbstractContextManager["DeltaSave"]):
 
         Args:
             save: whose words are all at hand.
-            buffers: one is taken meanwhile.
+            buffers: each thread takes one meanwhile.
         """
         if self.base is None:
             return
         coding = weighing.of_delta(save.options.codec, save.cut.plan, on_memory=False)
-        with save.watch.time("find base"), buffers.acquire() as buffer:
-            gains = chunks_that_gain(save, self.base, coding, buffer.memory)
+        with save.watch.time("find base"):
+            gains = chunks_that_gain(save, self.base, coding, buffers)
         self.base = dataclasses.replace(self.base, gains=gains)
 
     @property
@@ -181,8 +178,7 @@ class DeltaSave(contextlib.AbstractContextManager["DeltaSave"]):
 
 def _by_coding(records: np.ndarray) -> dict[str, ChunkBytes]:
     deltas = is_delta(records)
-    same = deltas & (records["codec"] == codec_by_name("delta").id)
-    same &= records["payload_bytes"] == _UNCHANGED_BYTES
+    same = is_unchanged(records)
     taken = records["n_words"] * CONTAINER_BYTES[records["dtype"]]
     kinds = {"unchanged": same, "delta": deltas & ~same, "direct": ~deltas}
     return {

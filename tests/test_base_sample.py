@@ -1,11 +1,12 @@
 """A sample says of which leaves no base need be read; it costs bytes where it is wrong, no bits."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import orbax_gds as ogds
 from orbax_gds import base_sample, delta_save, saving
-from orbax_gds.base_step import BaseStep
+from orbax_gds.stripe_writer import StripeWriter
 
 OPTIONS = ogds.Options(delta=ogds.EveryN(100), chunk_bytes=4096, workers=2, derive=False)
 N = 64 << 10  # words of a leaf: 64 chunks
@@ -38,19 +39,24 @@ def gains(monkeypatch):
 
 
 def test_no_base_is_read_for_leaves_that_gain_nothing(tmp_path, gains, monkeypatch):
-    links, links_of = [], BaseStep.links_of
+    links, looks, arguments = [], [], StripeWriter._arguments
 
-    def noted(base, run):
-        found = links_of(base, run)
-        used = [records.any(axis=1) & (records[:, 28:] == 0).all(axis=1) for _, records in found]
+    def noted(writer, run):
+        found = arguments(writer, run)
+        used = [rows.any(axis=1) & (rows[:, 28:] == 0).all(axis=1) for _, rows in found[-1]]
         links.append(sum(int(each.sum()) for each in used))
         return found
 
-    monkeypatch.setattr(BaseStep, "links_of", noted)
+    smaller = base_sample._smaller
+    monkeypatch.setattr(StripeWriter, "_arguments", noted)
+    monkeypatch.setattr(
+        base_sample, "_smaller", lambda *args: looks.append(len(args[-1])) or smaller(*args)
+    )
     for step in range(3):
         report = ogds.save(tmp_path / str(step), tree(step), options=OPTIONS)
     assert [(~each).sum() for each in gains] == [64, 64]
     assert sum(links) == 84 + 2 * 84  # of the weights and parts alone, over one link and over two
+    assert looks == [6, 4] * 2  # the first time two of each leaf, then of the moments alone
     assert report.chunks["direct"].n_chunks >= 64
     assert report.chunks["delta"].n_chunks == 64
     assert report.chunks["unchanged"].n_chunks == 20
@@ -82,19 +88,67 @@ def test_a_leaf_of_which_one_part_changes_a_lot_gains(tmp_path, gains):
     assert report.chunks["direct"].n_chunks == 32
 
 
-@pytest.mark.parametrize("n_leaves", [1, 7, 8, 9, 30])
-def test_every_chunk_is_in_one_group_and_small_leaves_go_together(tmp_path, n_leaves):
-    leaves = [np.full((1024,), n, np.float32) for n in range(n_leaves)]
-    leaves += [np.zeros(30_000, np.int16), np.zeros(3, np.int16)]
+@pytest.mark.parametrize("n_leaves", [1, 3, 4, 7, 30, 300])
+def test_every_chunk_is_looked_after_and_small_leaves_of_a_dtype_go_together(n_leaves):
+    leaves = [np.full((1024,), n, (np.float32, np.int16)[n % 2]) for n in range(n_leaves)]
+    leaves += [np.zeros(80_000, np.int16), np.zeros(3, np.int16)]
     plan = saving.prepare(leaves, options=OPTIONS).plan
-    groups = list(base_sample._groups(plan))
-    assert [start for start, _ in groups] == [0, *(end for _, end in groups[:-1])]
-    assert groups[-1][1] == plan.n_chunks
+    groups = base_sample._groups(plan)
     dtypes = np.concatenate([run.chunks[:, 2] for run in plan.runs])
-    for start, end in groups:
-        assert len(set(dtypes[start:end].tolist())) == 1
-        longer = end - start >= base_sample._LEAST_CHUNKS
-        assert longer or end == plan.n_chunks or dtypes[end] != dtypes[start]
+    grouped = np.concatenate(groups)
+    assert len(set(grouped.tolist())) == len(grouped)
+    for group in groups:
+        assert len(set(dtypes[group].tolist())) == 1
+        assert len(group) >= base_sample._LEAST_SHARED
+    rest = np.setdiff1d(np.arange(plan.n_chunks), grouped)
+    for dtype in set(dtypes.tolist()):
+        assert (dtypes[rest] == dtype).sum() < base_sample._LEAST_SHARED
+    assert 40 in [len(group) for group in groups]  # a leaf that is not small is alone
+    assert len(groups) < 24
+
+
+@pytest.mark.parametrize("is_interleaved", [False, True])
+def test_where_nothing_gains_a_small_part_is_coded_twice(tmp_path, monkeypatch, is_interleaved):
+    looks, smaller = [], base_sample._smaller
+    monkeypatch.setattr(
+        base_sample, "_smaller", lambda *args: looks.append(len(args[-1])) or smaller(*args)
+    )
+    for step in range(2):
+        rng = np.random.default_rng(step)
+        words = [rng.standard_normal(5 * 1024).astype(np.float32) for _ in range(100)]
+        if is_interleaved:
+            words[1::2] = [each.astype(jnp.bfloat16) for each in words[1::2]]
+        report = ogds.save(tmp_path / str(step), words, options=OPTIONS)
+    assert report.delta_reason == "no chunk is smaller as a delta"
+    (looked,) = looks  # once
+    assert looked <= report.n_chunks / 14
+    assert report.seconds.get("read base", 0) == 0
+
+
+def test_of_a_leaf_what_gained_in_the_base_is_looked_at(tmp_path, gains):
+    words = np.random.default_rng(0).standard_normal(N).astype(np.float32)
+    for step in range(4):
+        words = words.copy()
+        words[1024:] = np.random.default_rng(step).standard_normal(N - 1024)
+        words[step] += 1  # a chunk of 64, that no sample of two sees
+        if step == 1:
+            words[1024:] = np.random.default_rng(0).standard_normal(N - 1024)
+        ogds.save(tmp_path / str(step), {"w": words, "b": np.float32(1)}, options=OPTIONS)
+    assert [bool(each[0]) for each in gains] == [True, True, True]
+
+
+def test_a_base_that_a_sample_cannot_read_is_left_to_the_save(tmp_path, gains):
+    for step in range(2):
+        report = ogds.save(tmp_path / str(step), tree(step), options=OPTIONS)
+        path = tmp_path / "0" / "p00000.ogds"
+        data = bytearray(path.read_bytes())
+        for frame in range(len(data) // 64):
+            if data[frame * 64 : frame * 64 + 4] == b"OGF1":
+                data[frame * 64 + 40] ^= 1
+        path.write_bytes(data)
+    assert gains[0].all()
+    assert "cannot be read" in report.delta_reason
+    assert np.array_equal(ogds.restore(tmp_path / "1")["moments"], tree(1)["moments"])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
@@ -108,13 +162,14 @@ def test_unchanged_chunks_that_no_sample_sees_are_found(tmp_path, gains, dtype):
     leaf, still = words(), words()
     for step in range(4):
         new = words()
-        new[: 5 * 2048] = leaf[: 5 * 2048]  # before the first chunk of the sample
+        n_kept = 7 * 4096 // new.itemsize  # chunks before the first of the sample
+        new[:n_kept] = leaf[:n_kept]
         leaf = new
         report = ogds.save(tmp_path / str(step), {"w": leaf, "still": still}, options=OPTIONS)
         if step > 0:
             n_still = len(gains[-1]) // 2
             assert (~gains[-1]).sum() == n_still
-            assert report.chunks["unchanged"].n_chunks == n_still + 5 * 2048 * n_still // N
+            assert report.chunks["unchanged"].n_chunks == n_still + 7
         got = ogds.restore(tmp_path / str(step))
         assert got["w"].tobytes() == leaf.tobytes()
         assert got["still"].tobytes() == still.tobytes()
