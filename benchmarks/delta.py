@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.cells import add_lock_argument
-from benchmarks.delta_codings import coding_rows
+from benchmarks.delta_codings import PASSES, coding_rows
 from benchmarks.delta_picture import delta_svg
 from benchmarks.delta_spec import DELTAS, FULL, FULL_EVERY, ORBAX, Source
 from benchmarks.delta_steps import (
@@ -42,8 +42,8 @@ TITLE = "Deltas"
 TABLES = (
     Table(
         caption="Codings, one thread. Ours: reading of the base's frames from memory, their "
-        "decoding and CRC32C included; x memcpy is the ratio to a memcpy of the step's words timed "
-        "just before",
+        "decoding and CRC32C included; x memcpy is the ratio to memcpys of the step's words timed "
+        "just before and after",
         columns=(
             Column(title="bits a word", quantity="bits", digits=3),
             Column(title="encode x memcpy", quantity="encode_x_memcpy"),
@@ -87,7 +87,8 @@ TABLES = (
 )
 NOTES = (
     "Codings: the leaves of a kind end to end; copies that lie apart where they are smaller than "
-    "16 MB. Bits a word count frames, padded to 64 bytes each. XOR + zstd-1: the better of the "
+    f"16 MB. {PASSES} passes over all steps; in each repetition every way has its turn. "
+    "Bits a word count frames, padded to 64 bytes each. XOR + zstd-1: the better of the "
     "XORed words and of their byte planes, each in one call; the peers have the base's words in "
     "memory, undecoded. Unchanged: synthetic, 95 % of the words are the base's, the others one "
     "unit away.",
@@ -121,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gigabytes", type=float, default=0.5, help="tree of steps, chain (0.5)")
     parser.add_argument("--leaves", type=int, default=200, help="leaves of it (200)")
     parser.add_argument("--rounds", type=int, default=3, help="processes for each row (3)")
-    parser.add_argument("--repetitions", type=int, default=5, help="timed codings (5)")
+    parser.add_argument("--repetitions", type=int, default=9, help="timed codings (9)")
     parser.add_argument(
         "--parts",
         type=lambda text: text.split(","),

@@ -1,13 +1,23 @@
-"""Codings of `delta`: size and speed against a base, ours and the peers', on one thread."""
+"""Codings of `delta`: size and speed against a base, ours and the peers', on one thread.
+
+Processors change their speed from one second to the next, those of virtual machines by half and
+more, and a memcpy changes less than a coder does. So nothing is timed in one burst: there are
+several passes over all steps, and in each repetition of a step every way has its turn, ours and
+the peers' alike. A call is compared with the memcpys just before and just after it, the mean of
+their times: that is one ratio. Caches are swept before every timed call. What is reported are
+medians over all repetitions of all passes, none left out but the first of each pass, in which
+memory is touched.
+"""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.cells import locked
 from benchmarks.progress import say
@@ -23,6 +33,7 @@ SWEEP_BYTES = 64 << 20
 OURS, DIRECT, XOR, ZIPNN = "orbax_gds", "orbax_gds without base", "XOR + zstd-1", "zipnn delta"
 KINDS = {"params_bf16": "bfloat16", "master_f32": "float32"}
 UNCHANGED_SHARE = 0.95
+PASSES = 3  # chosen: half a minute and more apart
 
 
 @dataclass
@@ -94,6 +105,16 @@ class Run:
         return all((part == words).all() for part, *_, words in self.pieces)
 
 
+@dataclass(frozen=True)
+class Step:
+    """Words to code against those of a base; there are as many of each."""
+
+    group: str
+    dtype: Dtype
+    base: np.ndarray
+    words: np.ndarray
+
+
 def coding_rows(
     series: Mapping[str, Sequence[Path]], *, repetitions: int, lock: Path | None = None
 ) -> tuple[list[Row], list[Bar]]:
@@ -102,30 +123,52 @@ def coding_rows(
     Args:
         series: Name to train states: the base, then the steps to code against it, each named by
             how its file is called.
-        repetitions: Timed repetitions of each way.
+        repetitions: Timed repetitions of each way, in equal parts (rounded up) in each pass.
         lock: File that is locked while a step is coded, for a machine that is shared.
 
     A further step is made of the first base: 95 % of its words are the base's.
     """
     keep_freed_memory()
-    rows: list[Row] = []
-    bars: list[Bar] = []
+    found: dict[str, list[Row]] = {}
+    dtypes: dict[str, Dtype] = {}
     with pinned(1):
-        for kind, name in KINDS.items():
-            dtype = dtype_by_name(name)
-            for number, (base_path, *later) in enumerate(series.values()):
-                base = _words(base_path, kind)
-                steps = {f"{kind}, {path.stem}": _words(path, kind) for path in later}
-                if number == 0:
-                    near = np.random.default_rng(1).random(base.size) > UNCHANGED_SHARE
-                    steps[f"{kind}, unchanged"] = base + near.astype(base.dtype)
-                for group, words in steps.items():
-                    say(f"delta: {group}")
-                    with locked(lock):
-                        of_group = compare(group, base, words, dtype, repetitions=repetitions)
-                    rows += of_group
-                    bars += _bars(of_group, group, dtype)
+        for number in range(PASSES):
+            say(f"delta: codings, pass {number + 1} of {PASSES}")
+            for step in _steps(series):
+                with locked(lock):
+                    rows = compare(step, repetitions=-(-repetitions // PASSES))
+                earlier = found.get(step.group)
+                found[step.group] = _joined(earlier, rows) if earlier else rows
+                dtypes[step.group] = step.dtype
+    rows = [row for of_group in found.values() for row in of_group]
+    bars = [bar for group in found for bar in _bars(rows, group, dtypes[group])]
     return rows, bars
+
+
+def _steps(series: Mapping[str, Sequence[Path]]) -> Iterator[Step]:
+    for kind, name in KINDS.items():
+        dtype = dtype_by_name(name)
+        for number, (base_path, *later) in enumerate(series.values()):
+            base = _words(base_path, kind)
+            for path in later:
+                yield Step(f"{kind}, {path.stem}", dtype, base, _words(path, kind))
+            if number == 0:
+                near = np.random.default_rng(1).random(base.size) > UNCHANGED_SHARE
+                yield Step(f"{kind}, unchanged", dtype, base, base + near.astype(base.dtype))
+
+
+def _joined(earlier: Sequence[Row], later: Sequence[Row]) -> list[Row]:
+    """Rows with the samples of both; sizes are the same in every pass."""
+    return [
+        replace(
+            row,
+            samples={
+                quantity: samples if quantity == "bits" else samples + more.samples[quantity]
+                for quantity, samples in row.samples.items()
+            },
+        )
+        for row, more in zip(earlier, later, strict=True)
+    ]
 
 
 def _words(path: Path, kind: str) -> np.ndarray:
@@ -134,78 +177,71 @@ def _words(path: Path, kind: str) -> np.ndarray:
     return np.concatenate([leaf.reshape(-1).view(word) for leaf in leaves.values()])
 
 
-def compare(
-    group: str,
-    base: np.ndarray,
-    words: np.ndarray,
-    dtype: Dtype,
-    *,
-    repetitions: int,
-    sweep_bytes: int = SWEEP_BYTES,
-) -> list[Row]:
-    """Code one step against its base in every way, and without it.
+def compare(step: Step, *, repetitions: int, sweep_bytes: int = SWEEP_BYTES) -> list[Row]:
+    """Code a step against its base in every way, and without it.
 
     Args:
-        group: Name of the step.
-        base: Words of the base.
-        words: As many words of the step.
-        dtype: What they are.
+        step: The words.
         repetitions: Timed repetitions; one more is run first and discarded.
         sweep_bytes: Memory that is written before each timed call, so that caches hold nothing.
 
     Raises:
         RuntimeError: Our coding returned other words than it was given.
     """
-    n_copies = -(-WORKING_SET_BYTES // words.nbytes)
-    of_base, ours, alone = (Run(np.tile(some, n_copies), dtype) for some in (base, words, words))
+    group, dtype = step.group, step.dtype
+    n_copies = -(-WORKING_SET_BYTES // step.words.nbytes)
+    of_base, ours, alone = (
+        Run(np.tile(some, n_copies), dtype) for some in (step.base, step.words, step.words)
+    )
     of_base.encode(None)
-    n_words = ours.words.size
-    rows = []
-    for name, run, link in ((OURS, ours, of_base), (DIRECT, alone, None)):
-        calls = partial(run.encode, link), partial(run.decode, link)
-        samples = _time(run.words, *calls, repetitions, sweep_bytes)
-        if not run.came_back():
-            raise RuntimeError(f"{group}: {name} returned other words.")
-        samples["bits"] = [8 * run.frame_bytes() / n_words]
-        rows.append(Row(group=group, name=name, samples=samples))
+    ways: dict[str, Peer] = {
+        OURS: (partial(ours.encode, of_base), partial(ours.decode, of_base), ours.frame_bytes),
+        DIRECT: (partial(alone.encode, None), partial(alone.decode, None), alone.frame_bytes),
+    }
+    skipped = {}
     for name, make in ((XOR, _xor_zstd), (ZIPNN, _zipnn)):
         try:
-            encode, decode, coded_bytes = make(of_base.words, ours.words, dtype)
+            ways[name] = make(of_base.words, ours.words, dtype)
         except ImportError as error:
-            rows.append(Row(group=group, name=name, skipped=f"{error.name} is not installed"))
-            continue
-        samples = _time(ours.words, encode, decode, repetitions, sweep_bytes)
-        samples["bits"] = [8 * coded_bytes() / n_words]
-        rows.append(Row(group=group, name=name, samples=samples))
-    return rows
+            skipped[name] = Row(group=group, name=name, skipped=f"{error.name} is not installed")
+    timed = _time(ours.words, ways, repetitions, sweep_bytes)
+    for name, run in ((OURS, ours), (DIRECT, alone)):
+        if not run.came_back():
+            raise RuntimeError(f"{group}: {name} returned other words.")
+    for name, (_, _, coded_bytes) in ways.items():
+        timed[name]["bits"] = [8 * coded_bytes() / ours.words.size]
+    rows = {name: Row(group=group, name=name, samples=some) for name, some in timed.items()}
+    return [(rows | skipped)[name] for name in (OURS, DIRECT, XOR, ZIPNN)]
 
 
 def _time(
-    words: np.ndarray,
-    encode: Callable[[], object],
-    decode: Callable[[], object],
-    repetitions: int,
-    sweep_bytes: int,
-) -> dict[str, list[float]]:
+    words: np.ndarray, ways: "Mapping[str, Peer]", repetitions: int, sweep_bytes: int
+) -> dict[str, dict[str, list[float]]]:
     sweep, target = np.ones(sweep_bytes, np.uint8), np.ones_like(words)
-    samples: dict[str, list[float]] = {}
+
+    def seconds(call: Callable[[], object]) -> float:
+        np.add(sweep, 1, out=sweep)
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    copy = partial(np.copyto, target, words)
+    samples: dict[str, dict[str, list[float]]] = {name: {} for name in ways}
     for repetition in range(repetitions + 1):
-        speeds = {}
-        for what, call in (
-            ("memcpy", lambda: np.copyto(target, words)),
-            ("encode", encode),
-            ("decode", decode),
-        ):
-            sweep += 1
-            start = time.perf_counter()
-            call()
-            speeds[what] = words.nbytes / (time.perf_counter() - start) / 1e9
-        if repetition:
-            for what, speed in speeds.items():
-                samples.setdefault(f"{what}_gbps", []).append(speed)
-            for what in ("encode", "decode"):
-                ratio = speeds[what] / speeds["memcpy"]
-                samples.setdefault(f"{what}_x_memcpy", []).append(ratio)
+        after = seconds(copy)
+        for name, (encode, decode, _) in ways.items():
+            copies, calls = [after], []
+            for call in (encode, decode):
+                calls.append(seconds(call))
+                copies.append(after := seconds(copy))
+            if repetition == 0:
+                continue
+            of_way = samples[name]
+            for i, what in enumerate(("encode", "decode")):
+                of_way.setdefault(f"{what}_gbps", []).append(words.nbytes / calls[i] / 1e9)
+                beside = (copies[i] + copies[i + 1]) / 2
+                of_way.setdefault(f"{what}_x_memcpy", []).append(beside / calls[i])
+            of_way.setdefault("memcpy_gbps", []).append(3 * words.nbytes / sum(copies) / 1e9)
     return samples
 
 

@@ -208,9 +208,8 @@ def test_codings_are_compared_with_the_peers_and_come_back(
     monkeypatch.setattr(delta_codings, "_zipnn", absent)
     base = as_bfloat16(gaussian(600_000, seed=1)).view(np.uint16)
     words = base + (np.random.default_rng(2).random(base.size) > 0.95).astype(np.uint16)
-    rows = delta_codings.compare(
-        "g", base, words, dtype_by_name("bfloat16"), repetitions=1, sweep_bytes=4096
-    )
+    step = delta_codings.Step("g", dtype_by_name("bfloat16"), base, words)
+    rows = delta_codings.compare(step, repetitions=1, sweep_bytes=4096)
     assert [row.name for row in rows] == [OURS, DIRECT, XOR, ZIPNN]
     assert rows[3].skipped == "zipnn is not installed"
     ours, direct, xor = (row.median("bits") for row in rows[:3])
@@ -218,6 +217,37 @@ def test_codings_are_compared_with_the_peers_and_come_back(
     assert ours < xor < direct
     for column in delta.TABLES[0].columns:
         assert len(rows[0].samples[column.quantity]) == 1
+
+
+def test_every_pass_codes_every_step_and_all_repetitions_count(
+    monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def compare(step: delta_codings.Step, *, repetitions: int) -> list[Row]:
+        asked.append((step.group, repetitions))
+        ratios = [len(asked) + i / 8 for i in range(repetitions)]
+        quantities = dict.fromkeys(("encode_x_memcpy", "decode_x_memcpy"), ratios)
+        return [Row(group=step.group, name=OURS, samples={**quantities, "bits": [2.0]})]
+
+    monkeypatch.setattr(delta_codings, "compare", compare)
+    monkeypatch.setattr(delta_codings, "keep_freed_memory", lambda: None)
+    series = delta.coded_series(run_files(files, Path("absent"))[0], None)
+    rows, bars = delta_codings.coding_rows(series, repetitions=5)
+    groups = [row.group for row in rows]
+    assert asked == [(group, 2) for group in groups * delta_codings.PASSES]
+    n = len(groups)
+    assert rows[1].samples["bits"] == [2.0]
+    assert rows[1].samples["decode_x_memcpy"] == [
+        2,
+        2.125,
+        n + 2,
+        n + 2.125,
+        2 * n + 2,
+        2 * n + 2.125,
+    ]
+    measured = {bar.name: bar.measured for bar in bars}
+    assert measured[f"{groups[1]}: decode x memcpy"] == n + 2.0625
 
 
 def test_coded_steps_are_those_of_the_user_and_one_and_ten_steps_on(files: Path) -> None:
