@@ -72,9 +72,8 @@ bool encode_with_base(ChunkWords chunk, const Base& base, const Dtype& dtype,
         if (encode_unchanged(delta) != Status::kOk) {
             return false;
         }
-    } else if (encode_delta_words(chunk, dtype, options, delta, workspace, header.codec) !=
-                   Status::kOk ||
-               (counts.n_same == 0 && header.codec != Codec::kDelta)) {
+    } else if (encode_delta_words(chunk, dtype, options, are_worth_base(counts, options), delta,
+                                  workspace, header.codec) != Status::kOk) {
         return false;
     }
     delta.checksum();
