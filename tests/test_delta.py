@@ -15,7 +15,13 @@ from isas import decode_on_every_isa, encode_on_every_isa
 from orbax_gds import _native
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Base, Delta
-from orbax_gds.codecs.reference_delta import has_exponents, max_low_bytes
+from orbax_gds.codecs.reference_delta import (
+    MAX_DECAY,
+    decayed,
+    has_exponents,
+    max_low_bytes,
+    may_decay,
+)
 from orbax_gds.codecs.reference_frame import parse_frame_header
 from orbax_gds.dtypes import Dtype, dtype_by_name
 from orbax_gds.errors import Corrupt
@@ -55,6 +61,7 @@ def headers(draw: st.DrawFn, dtype: Dtype, words: np.ndarray, base: np.ndarray) 
         exponents=exponents,
         low_bytes=draw(st.integers(0, max_low_bytes(dtype))),
         lengths=lengths if draw(st.booleans()) else None,
+        decay=draw(st.sampled_from((0, 1, 300, MAX_DECAY))) if may_decay(dtype) else 0,
     )
 
 
@@ -266,6 +273,37 @@ def test_little_change_costs_little_and_all_change_no_more_than_without_a_base(
         coded(rng.permutation(base)) == len(_native.encode_frame(rng.permutation(base), dtype.id))
         or coded(rng.permutation(base)) < direct
     )
+
+
+@pytest.mark.parametrize("name", ["float32", "complex64"])
+def test_words_that_only_decayed_cost_little(name: str) -> None:
+    dtype = dtype_by_name(name)
+    values = weights(1 << 17, FP32).view(np.float32)
+    rng = np.random.default_rng(3)
+    for share in (1e-6, 3e-5, 1e-3):
+        left = values - np.float32(share) * values
+        words = np.where(rng.random(values.size) < 0.01, values * 2, left).view(np.uint32)
+        base = values.view(np.uint32)
+        frame = encode_on_every_isa(words, dtype, base=base, base_crc32c=1)
+        assert len(frame) < 0.11 * base.nbytes, share
+        read = decode_on_every_isa(frame, words.size, words.dtype, base=base, base_crc32c=1)
+        np.testing.assert_array_equal(read, words)
+
+
+def test_a_decay_that_no_header_may_have_is_refused() -> None:
+    base = weights(600, FP32)
+    delta = Delta(shift=2, widths=(4,), symbols=tuple(range(16)), decay=1)
+    of_base = Base(words=base, payload_crc32c=0)
+    words = decayed(base, 1)
+    frame = reference.encode_frame(words, FP32, codec="delta", base=of_base, delta=delta)
+    read = decode_on_every_isa(frame, base.size, base.dtype, base=base)
+    np.testing.assert_array_equal(read, words)
+    flags_at, decay_at = 32 + 4, 32 + 4 + 16
+    assert (frame[flags_at], frame[decay_at]) == (8, 1)
+    for damaged in (resealed(frame, decay_at, -1), resealed(frame, decay_at + 1, 128)):
+        assert decode_on_every_isa(damaged, base.size, base.dtype, base=base) is None
+        with pytest.raises(Corrupt, match="decay"):
+            reference.decode_frame(damaged, base=of_base)
 
 
 # --- chains ---------------------------------------------------------------------------------------

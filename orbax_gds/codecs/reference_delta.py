@@ -31,7 +31,8 @@ DELTA = struct.Struct("<HHH8sBB")
 SUB_BLOCK_WORDS = 32768
 MAX_SHIFT = 255
 MAX_PLANES = 7
-_EXPONENTS, _LENGTHS, _UNCHANGED = 1, 2, 4  # flags
+MAX_DECAY = 32767
+_EXPONENTS, _LENGTHS, _UNCHANGED, _DECAY = 1, 2, 4, 8  # flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,7 @@ class Delta:
         exponents: The base's exponents tell how many bits are below.
         low_bytes: Bytes of every difference that are written as they are.
         lengths: Code lengths of the bytes of the first bitmap: int64[256], or None.
+        decay: What the base's words have lost, in 2^-24 of each; 0 for nothing.
     """
 
     shift: int
@@ -53,12 +55,15 @@ class Delta:
     exponents: bool = False
     low_bytes: int = 0
     lengths: np.ndarray | None = None
+    decay: int = 0
 
     def pack(self) -> bytes:
         """Return the bytes of the header."""
         flags = _EXPONENTS * self.exponents | _LENGTHS * (self.lengths is not None)
+        flags |= _DECAY * (self.decay > 0)
         levels = pack_header(self.widths, self.symbols)
         header = DELTA.pack(flags, self.shift, *levels, self.low_bytes, 0)
+        header += struct.pack("<H", self.decay) if self.decay else b""
         return header + (b"" if self.lengths is None else pack_lengths(self.lengths))
 
     @classmethod
@@ -68,16 +73,22 @@ class Delta:
         flags, shift, levels, symbols, low_bytes, zero = DELTA.unpack(taken)
         exponents = bool(flags & _EXPONENTS)
         if (
-            flags > (_EXPONENTS | _LENGTHS)
+            flags & ~(_EXPONENTS | _LENGTHS | _DECAY)
             or low_bytes > max_low_bytes(dtype)
             or zero
             or shift > (MAX_SHIFT if exponents else MAX_PLANES)
             or (exponents and not has_exponents(dtype))
+            or (flags & _DECAY and not may_decay(dtype))
         ):
             raise Corrupt(
                 f"{payload.where}: delta: flags {flags}, shift {shift}, {low_bytes}, {zero}."
             )
         widths, ranked = parse_header(levels, symbols, payload.where)
+        decay = 0
+        if flags & _DECAY:
+            decay = int.from_bytes(payload.take(2, "the decay"), "little")
+            if not 1 <= decay <= MAX_DECAY:
+                raise Corrupt(f"{payload.where}: delta: decay {decay}, not 1 to {MAX_DECAY}.")
         lengths = parse_lengths(payload, 8) if flags & _LENGTHS else None
         return cls(
             shift=shift,
@@ -86,6 +97,7 @@ class Delta:
             exponents=exponents,
             low_bytes=low_bytes,
             lengths=lengths,
+            decay=decay,
         )
 
     @classmethod
@@ -118,6 +130,17 @@ def max_low_bytes(dtype: Dtype) -> int:
 def has_exponents(dtype: Dtype) -> bool:
     """Whether exponents of the base may tell what class is expected."""
     return dtype.split is not None and SPLITS[dtype.split].exponent_bits <= 8
+
+
+def may_decay(dtype: Dtype) -> bool:
+    """Whether words of the base may be taken less a share of their values."""
+    return dtype.split == "fp32"
+
+
+def decayed(base: np.ndarray, decay: int) -> np.ndarray:
+    """Return b of the base's words: uint32, less a share of each."""
+    mantissas = (1 << 14) + (base.astype(np.int64) >> 9) % (1 << 14)
+    return ((base - ((mantissas * decay + (1 << 14)) >> 15)) % (1 << 32)).astype(base.dtype)
 
 
 def exponents_of(base: np.ndarray, dtype: Dtype) -> np.ndarray:
@@ -189,6 +212,7 @@ def encode_delta(
     if delta is None and (words == base).all():
         return struct.pack("<H", _UNCHANGED)
     delta = Delta.fitting(words, base, dtype) if delta is None else delta
+    base = decayed(base, delta.decay) if delta.decay else base
     parts = [delta.pack()]
     for at in range(0, words.size, SUB_BLOCK_WORDS):
         piece = slice(at, at + SUB_BLOCK_WORDS)
@@ -236,6 +260,7 @@ def decode_delta(payload: Cursor, base: np.ndarray, dtype: Dtype) -> np.ndarray:
         payload.take(2, "the flags of an unchanged chunk")
         return base.copy()
     delta = Delta.parse(payload, dtype)
+    base = decayed(base, delta.decay) if delta.decay else base
     parts = [base[:0]]
     for at in range(0, base.size, SUB_BLOCK_WORDS):
         parts.append(_decode_sub_block(payload, base[at : at + SUB_BLOCK_WORDS], dtype, delta))

@@ -14,7 +14,9 @@ namespace {
 constexpr uint32_t kFlagExponents = 1;
 constexpr uint32_t kFlagLengths = 2;
 constexpr uint32_t kFlagUnchanged = 4;  // alone
+constexpr uint32_t kFlagDecay = 8;
 constexpr size_t kFlagsBytes = 2;
+constexpr size_t kDecayBytes = 2;
 constexpr size_t kLowBytesAt = 14;
 constexpr size_t kZeroAt = 15;
 // The header has a shift where that of a ladder of such exponents has the largest.
@@ -29,14 +31,29 @@ uint32_t container_log2(const Dtype& dtype) noexcept {
     return static_cast<uint32_t>(__builtin_ctz(dtype.container_bytes));
 }
 
+// The words that the differences are from, given the base's.
+const uint8_t* without_decay(const uint8_t* base, uint32_t m, const DeltaTables& tables,
+                             Workspace& workspace) noexcept {
+    if (tables.decay == 0) {
+        return base;
+    }
+    kernels().delta->decay(base, m, tables.decay, workspace.delta.base);
+    return workspace.delta.base;
+}
+
 bool write_header(const DeltaPlan& plan, PayloadWriter& out) noexcept {
     uint8_t* header = out.reserve(kDeltaHeaderBytes);
+    uint8_t* decay = out.reserve(plan.tables.decay != 0 ? kDecayBytes : 0);
     uint8_t* lengths = out.reserve(plan.tables.has_lengths ? kHuffmanHeaderBytes : 0);
-    if (header == nullptr || lengths == nullptr) {
+    if (header == nullptr || decay == nullptr || lengths == nullptr) {
         return false;
     }
     store_u16le(header, static_cast<uint16_t>((plan.tables.exponents ? kFlagExponents : 0) |
-                                              (plan.tables.has_lengths ? kFlagLengths : 0)));
+                                              (plan.tables.has_lengths ? kFlagLengths : 0) |
+                                              (plan.tables.decay != 0 ? kFlagDecay : 0)));
+    if (plan.tables.decay != 0) {
+        store_u16le(decay, plan.tables.decay);
+    }
     write_ladder_header(plan.tables.ladder, header + 2);
     header[kLowBytesAt] = plan.tables.low_bytes;
     header[kZeroAt] = 0;
@@ -264,8 +281,9 @@ Status encode_delta(const ChunkWords& chunk, const uint8_t* base, const Dtype& d
         NormalRuns base_runs = runs;
         const uint8_t* from =
             gather(chunk.words, runs, m, dtype.container_bytes, workspace.words);
-        const uint8_t* from_base =
-            gather(base, base_runs, m, dtype.container_bytes, workspace.delta.base);
+        const uint8_t* from_base = without_decay(
+            gather(base, base_runs, m, dtype.container_bytes, workspace.delta.base), m, plan.tables,
+            workspace);
         PayloadWriter stage(workspace.sub_block);
         if (const Status status =
                 encode_sub_block(from, from_base, m, dtype, plan.tables, stage, workspace);
@@ -309,7 +327,9 @@ Status read_delta_header(PayloadReader& in, const Dtype& dtype, DeltaPlan& plan)
     plan.tables.exponents = (flags & kFlagExponents) != 0;
     plan.tables.has_lengths = (flags & kFlagLengths) != 0;
     plan.tables.low_bytes = header[kLowBytesAt];
-    if (flags > (kFlagExponents | kFlagLengths) ||
+    const bool has_decay = (flags & kFlagDecay) != 0;
+    if ((flags & ~(kFlagExponents | kFlagLengths | kFlagDecay)) != 0 ||
+        (has_decay && !may_decay(dtype)) ||
         header[kLowBytesAt] > max_low_bytes(dtype) || header[kZeroAt] != 0 ||
         (plan.tables.exponents && !has_delta_exponents(dtype.split))) {
         return Status::kDeltaHeader;
@@ -320,6 +340,16 @@ Status read_delta_header(PayloadReader& in, const Dtype& dtype, DeltaPlan& plan)
     }
     if (!plan.tables.exponents && plan.tables.ladder.emax > kMaxLowPlanes) {
         return Status::kDeltaHeader;
+    }
+    if (has_decay) {
+        const uint8_t* decay = in.take(kDecayBytes);
+        if (decay == nullptr) {
+            return Status::kPayloadShort;
+        }
+        plan.tables.decay = load_u16le(decay);
+        if (plan.tables.decay == 0 || plan.tables.decay > kMaxDecay) {
+            return Status::kDeltaHeader;
+        }
     }
     if (!plan.tables.has_lengths) {
         return Status::kOk;
@@ -405,7 +435,9 @@ Status decode_delta(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words,
         } else {
             Places places(words, runs, word_bytes, workspace.keeps_words);
             uint8_t* place = place_of(runs, m, word_bytes, words);
-            const uint8_t* from = gather(base, runs, m, word_bytes, workspace.delta.base);
+            const uint8_t* from =
+                without_decay(gather(base, runs, m, word_bytes, workspace.delta.base), m,
+                              plan.tables, workspace);
             uint8_t* to = place != nullptr ? place : workspace.words;
             const MergeDeltaFn merge = kernels().delta->merge[container_log2(dtype)];
             if (!merge(ranks, from, m, format, plan.tables, sub_block.escapes, n_escapes,

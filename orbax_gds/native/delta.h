@@ -24,6 +24,11 @@ constexpr uint32_t max_low_bytes(const Dtype& dtype) noexcept {
     return dtype.container_bytes <= 2 ? dtype.container_bytes - 1u : dtype.container_bytes - 2u;
 }
 
+// Whether words of the base may be taken less a decay.
+constexpr bool may_decay(const Dtype& dtype) noexcept {
+    return dtype.split == Split::kFp32;
+}
+
 DeltaFormat delta_format(const Dtype& dtype) noexcept;
 
 // What a chunk is coded with.

@@ -88,7 +88,8 @@ bool merge(const ChangedWords& changed, const RankPlanes& ranks, uint32_t m,
 }  // namespace
 
 bool has_unchanged_symbol(const DeltaTables& tables) noexcept {
-    return !tables.exponents && tables.ladder.emax == 0 && tables.low_bytes == 0;
+    return !tables.exponents && tables.ladder.emax == 0 && tables.low_bytes == 0 &&
+           tables.decay == 0;
 }
 
 bool find_few(const RankPlanes& ranks, uint32_t m, const DeltaTables& tables,

@@ -10,6 +10,7 @@ namespace ogds {
 
 inline constexpr uint32_t kMaxLowPlanes = 7;  // the most bits below a symbol
 inline constexpr uint32_t kMaxLowBytes = 6;
+inline constexpr uint32_t kMaxDecay = 32767;
 
 // What differences need to know of a dtype. Words are shifted to the top of their container.
 struct DeltaFormat {
@@ -25,6 +26,7 @@ struct DeltaTables {
     LadderTables ladder;
     bool exponents = false;  // less the base's
     uint8_t low_bytes = 0;   // of every difference, that are written as they are
+    uint16_t decay = 0;      // of the base's words, which the loops are given without it
     bool has_lengths = false;
 };
 
@@ -62,10 +64,15 @@ using MergeDeltaFn = bool (*)(const RankPlanes& ranks, const uint8_t* base, uint
                               const uint8_t* escapes, uint32_t n_escapes,
                               const LowBitsView& below, uint8_t* words) noexcept;
 
-// Indexed by the logarithm of a container's bytes.
+// n words of the split fp32 less their decay; `decayed` may be `base`.
+using DecayFn = void (*)(const uint8_t* base, uint32_t n, uint32_t decay,
+                         uint8_t* decayed) noexcept;
+
+// Splits and merges are indexed by the logarithm of a container's bytes.
 struct DeltaKernels {
     SplitDeltaFn split[4];
     MergeDeltaFn merge[4];
+    DecayFn decay;
 };
 
 // Of words of 8 bytes, on every machine.

@@ -4,6 +4,7 @@
 
 #include "bytes.h"
 #include "delta_words.h"
+#include "isa.h"
 #include "sampling.h"
 
 namespace ogds {
@@ -22,6 +23,49 @@ struct Sample {
     uint8_t exponents[kMostSampled];
 };
 
+// Of the words that are sampled, those of every group that tell whether they have decayed.
+struct Decay {
+    static constexpr uint32_t kOfGroup = 8;
+    uint32_t n = 0;
+    uint32_t words[kMostSampled / kGroupWords * kOfGroup];
+    uint32_t base[kMostSampled / kGroupWords * kOfGroup];
+};
+
+uint32_t size_of(uint32_t word, uint32_t base) noexcept {
+    using D = DeltaOf<uint32_t>;
+    return 32 - static_cast<uint32_t>(
+                    __builtin_clz(D::difference(word, base, 0, 0x7FFFFFFF) | 1));
+}
+
+// The decay that half of the words are above, if differences are that much smaller with it.
+uint16_t choose_decay(const Decay& sample) noexcept {
+    constexpr uint32_t kLeast = 64;         // words; fewer say nothing
+    constexpr uint32_t kOneBitIn = 4;       // words, that it saves at the least
+    static_assert(sizeof sample.words / sizeof sample.words[0] <= kMostSampled);
+    int32_t decays[sizeof sample.words / sizeof sample.words[0]];
+    for (uint32_t i = 0; i < sample.n; ++i) {
+        const uint32_t lost = (sample.base[i] & 0x7FFFFFFF) - (sample.words[i] & 0x7FFFFFFF);
+        const uint32_t mantissa = 1u << 23 | (sample.base[i] & 0x7FFFFF);
+        const int64_t decay = int64_t{static_cast<int32_t>(lost)} * (1 << 24) / mantissa;
+        decays[i] = static_cast<int32_t>(std::clamp<int64_t>(decay, -1, kMaxDecay + 1));
+    }
+    if (sample.n < kLeast) {
+        return 0;
+    }
+    int32_t* const middle = decays + sample.n / 2;
+    std::nth_element(decays, middle, decays + sample.n);
+    if (*middle < 1 || *middle > static_cast<int32_t>(kMaxDecay)) {
+        return 0;
+    }
+    const auto decay = static_cast<uint32_t>(*middle);
+    int64_t saved = 0;
+    for (uint32_t i = 0; i < sample.n; ++i) {
+        saved += size_of(sample.words[i], sample.base[i]);
+        saved -= size_of(sample.words[i], decayed(sample.base[i], decay));
+    }
+    return saved * kOneBitIn > sample.n ? static_cast<uint16_t>(decay) : 0;
+}
+
 template <class Word>
 void add_words(const uint8_t* words, const uint8_t* base, uint32_t n, const DeltaFormat& format,
                Sample& sample) noexcept {
@@ -37,23 +81,14 @@ void add_words(const uint8_t* words, const uint8_t* base, uint32_t n, const Delt
     }
 }
 
-void take_sample(const ChunkWords& chunk, const Dtype& dtype, Sample& sample) noexcept {
-    const DeltaFormat format = delta_format(dtype);
+// Calls use(first, n) for groups of the sample.
+template <class Use>
+void each_group(const ChunkWords& chunk, const Dtype& dtype, Use use) noexcept {
     const size_t word_bytes = dtype.container_bytes;
     const auto ahead = [&](uint32_t first) {
         for (size_t line = 0; line < kGroupWords * word_bytes; line += 64) {
             __builtin_prefetch(chunk.words + first * word_bytes + line);
             __builtin_prefetch(chunk.base + first * word_bytes + line);
-        }
-    };
-    const auto add = [&](uint32_t first, uint32_t n) {
-        const uint8_t* words = chunk.words + first * word_bytes;
-        const uint8_t* base = chunk.base + first * word_bytes;
-        switch (word_bytes) {
-            case 1: return add_words<uint8_t>(words, base, n, format, sample);
-            case 2: return add_words<uint16_t>(words, base, n, format, sample);
-            case 4: return add_words<uint32_t>(words, base, n, format, sample);
-            default: return add_words<uint64_t>(words, base, n, format, sample);
         }
     };
     // Of many words fewer groups say enough.
@@ -63,10 +98,46 @@ void take_sample(const ChunkWords& chunk, const Dtype& dtype, Sample& sample) no
         chunk.map, chunk.n_words,
         [&](uint32_t first, uint32_t n) {
             if (n_calls++ % one_in == 0) {
-                add(first, n);
+                use(first, n);
             }
         },
         ahead);
+}
+
+uint16_t find_decay(const ChunkWords& chunk, const Dtype& dtype) noexcept {
+    using D = DeltaOf<uint32_t>;
+    if (!may_decay(dtype)) {
+        return 0;
+    }
+    Decay sample;
+    each_group(chunk, dtype, [&](uint32_t first, uint32_t n) {
+        for (uint32_t i = 0; i < std::min(n, Decay::kOfGroup); ++i) {
+            sample.words[sample.n] = D::load(chunk.words, first + i);
+            sample.base[sample.n++] = D::load(chunk.base, first + i);
+        }
+    });
+    return choose_decay(sample);
+}
+
+void take_sample(const ChunkWords& chunk, const Dtype& dtype, uint32_t decay,
+                 Sample& sample) noexcept {
+    const DeltaFormat format = delta_format(dtype);
+    const size_t word_bytes = dtype.container_bytes;
+    each_group(chunk, dtype, [&](uint32_t first, uint32_t n) {
+        const uint8_t* words = chunk.words + first * word_bytes;
+        const uint8_t* base = chunk.base + first * word_bytes;
+        uint8_t left[kGroupWords * sizeof(uint32_t)];
+        if (decay != 0) {
+            kernels().delta->decay(base, n, decay, left);
+            base = left;
+        }
+        switch (word_bytes) {
+            case 1: return add_words<uint8_t>(words, base, n, format, sample);
+            case 2: return add_words<uint16_t>(words, base, n, format, sample);
+            case 4: return add_words<uint32_t>(words, base, n, format, sample);
+            default: return add_words<uint64_t>(words, base, n, format, sample);
+        }
+    });
 }
 
 // The symbol of a word given its size and upper bits, by how many bits of it are above those below.
@@ -275,7 +346,8 @@ uint64_t choose_coding(const Sample& sample, const uint32_t (&symbols)[16], uint
 
 DeltaEstimate plan_delta(const ChunkWords& chunk, const Dtype& dtype, DeltaPlan& plan) noexcept {
     Sample sample;
-    take_sample(chunk, dtype, sample);
+    const uint16_t decay = find_decay(chunk, dtype);
+    take_sample(chunk, dtype, decay, sample);
     plan = {};
     if (sample.n == 0) {
         uint32_t symbols[16] = {};
@@ -285,6 +357,7 @@ DeltaEstimate plan_delta(const ChunkWords& chunk, const Dtype& dtype, DeltaPlan&
     Search search(sample, dtype);
     search.run();
     plan.tables = search.best();
+    plan.tables.decay = decay;
     const Counted counted = count_symbols(sample, plan.tables, 1);
     const uint32_t escape_bytes = dtype.container_bytes - uint32_t{plan.tables.low_bytes};
     uint64_t bits = choose_symbol_levels(counted.symbols, escape_bytes, plan.tables.ladder);

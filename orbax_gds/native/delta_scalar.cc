@@ -108,6 +108,13 @@ bool merge(const RankPlanes& ranks, const uint8_t* base, uint32_t m, const Delta
     return n_taken == n_escapes;
 }
 
+void decay_words(const uint8_t* base, uint32_t n, uint32_t decay, uint8_t* to) noexcept {
+    using D = DeltaOf<uint32_t>;
+    for (uint32_t i = 0; i < n; ++i) {
+        D::store(to, i, decayed(D::load(base, i), decay));
+    }
+}
+
 }  // namespace
 
 uint32_t split_delta_long(const uint8_t* words, const uint8_t* base, uint32_t m,
@@ -126,6 +133,7 @@ bool merge_delta_long(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
 constinit const DeltaKernels kDeltaScalar = {
     {split<uint8_t>, split<uint16_t>, split<uint32_t>, split_delta_long},
     {merge<uint8_t>, merge<uint16_t>, merge<uint32_t>, merge_delta_long},
+    decay_words,
 };
 
 }  // namespace ogds

@@ -291,6 +291,26 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
     return n_taken == n_escapes && reader.is_finished() && differences.fit();
 }
 
+template <class V>
+void decay_words(const uint8_t* base, uint32_t n, uint32_t decay, uint8_t* to) noexcept {
+    using D = DeltaOf<uint32_t>;
+    using U = Units<V, uint32_t>;
+    constexpr uint32_t kWords = V::kBytes / sizeof(uint32_t);
+    const auto mask = U::splat(0x3FFF);
+    const auto one = U::splat(1u << 14);
+    const auto decays = U::splat(decay);
+    uint32_t i = 0;
+    for (; n - i >= kWords; i += kWords) {
+        const auto words = V::load_whole(base + i * sizeof(uint32_t));
+        const auto mantissas = V::or_(V::and_(V::template right32<9>(words), mask), one);
+        const auto lost = V::rounded_product16(mantissas, decays);
+        V::store_whole(to + i * sizeof(uint32_t), V::sub32(words, lost));
+    }
+    for (; i < n; ++i) {
+        D::store(to, i, decayed(D::load(base, i), decay));
+    }
+}
+
 // By the number of low bytes.
 template <class V, class Bits, class Word>
 uint32_t split_any(const uint8_t* words, const uint8_t* base, uint32_t m,
@@ -336,7 +356,8 @@ constexpr DeltaKernels delta_kernels(SplitDeltaFn split_long, MergeDeltaFn merge
     return {{split_any<V, Bits, uint8_t>, split_any<V, Bits, uint16_t>,
              split_any<V, Bits, uint32_t>, split_long},
             {merge_any<V, Bits, uint8_t>, merge_any<V, Bits, uint16_t>,
-             merge_any<V, Bits, uint32_t>, merge_long}};
+             merge_any<V, Bits, uint32_t>, merge_long},
+            decay_words<V>};
 }
 
 }  // namespace

@@ -72,6 +72,12 @@ inline uint32_t bits_below(uint32_t exponent, const DeltaTables& tables) noexcep
     return k < kMaxLowPlanes ? k : kMaxLowPlanes;
 }
 
+// A word of the split fp32 less its decay.
+inline uint32_t decayed(uint32_t word, uint32_t decay) noexcept {
+    const uint32_t mantissa = 1u << 14 | (word >> 9 & 0x3FFF);
+    return word - ((mantissa * decay + (1u << 14)) >> 15);
+}
+
 // The exponent of a word as it is.
 template <class Word>
 inline uint8_t exponent_of(Word word, const DeltaFormat& format) noexcept {

@@ -103,6 +103,8 @@ struct Avx2 {
     static T twice16(T v) noexcept { return _mm256_adds_epu16(v, v); }
     // The upper half of the product.
     static T upper16(T a, T b) noexcept { return _mm256_mulhi_epu16(a, b); }
+    // (2 a b + 2^15) div 2^16 of units below 2^15.
+    static T rounded_product16(T a, T b) noexcept { return _mm256_mulhrs_epi16(a, b); }
     // The units below 0x8000 of a and then b as bytes; 255 if they are more.
     static T narrow16(T a, T b) noexcept { return _mm256_packus_epi16(a, b); }
     // a b + c of the lower or upper halves of bytes, b below 128, in 16 bits.

@@ -94,6 +94,10 @@ struct Neon {
             vuzp2q_u16(vreinterpretq_u16_u32(vmull_u16(vget_low_u16(u), vget_low_u16(v))),
                        vreinterpretq_u16_u32(vmull_high_u16(u, v))));
     }
+    static T rounded_product16(T a, T b) noexcept {
+        return vreinterpretq_u8_s16(
+            vqrdmulhq_s16(vreinterpretq_s16_u8(a), vreinterpretq_s16_u8(b)));
+    }
     static T narrow16(T a, T b) noexcept {
         return vqmovn_high_u16(vqmovn_u16(vreinterpretq_u16_u8(a)), vreinterpretq_u16_u8(b));
     }

@@ -76,6 +76,7 @@ struct Sse42 {
     static T negative16(T v) noexcept { return _mm_srai_epi16(v, 15); }
     static T twice16(T v) noexcept { return _mm_adds_epu16(v, v); }
     static T upper16(T a, T b) noexcept { return _mm_mulhi_epu16(a, b); }
+    static T rounded_product16(T a, T b) noexcept { return _mm_mulhrs_epi16(a, b); }
     static T narrow16(T a, T b) noexcept { return _mm_packus_epi16(a, b); }
     static T product_low8(T a, T b, T c) noexcept {
         return _mm_maddubs_epi16(zip_low8(a, c), zip_low8(b, splat(1)));

@@ -51,6 +51,12 @@ def plain_deltas() -> Iterator[DeltaFrame]:
         delta = replace(Delta.fitting(words, base.words, FP32), low_bytes=low_bytes)
         frame = reference.encode_frame(words, FP32, codec="delta", delta=delta, base=base)
         yield f"float32 {low_bytes} low bytes", frame, words, base
+    base = _base(FP32, 500, 9)
+    for decay in (1, 20_000):
+        words = near(base.words, FP32, 10)
+        delta = replace(Delta.fitting(words, base.words, FP32), decay=decay)
+        frame = reference.encode_frame(words, FP32, codec="delta", delta=delta, base=base)
+        yield f"float32 decay {decay}", frame, words, base
     base = _base(BF16, 700, 3)
     frame = reference.encode_frame(base.words, BF16, codec="delta", base=base)
     yield "unchanged", frame, base.words, base
