@@ -18,9 +18,9 @@ import numpy as np
 from orbax_gds import manifest as manifests
 from orbax_gds import stripe as stripes
 from orbax_gds.chains import find_stripes, links_of
-from orbax_gds.delta import Chain, DeltaPolicy, Never
+from orbax_gds.delta import Chain, DeltaPolicy, Never, policy_text
 from orbax_gds.drivers import Driver
-from orbax_gds.errors import NotFound, OgdsError
+from orbax_gds.errors import OgdsError
 from orbax_gds.final_names import TEMPORARY, final_path, step_number
 from orbax_gds.known_steps import KnownSteps, Place, mark_of, place_of
 from orbax_gds.linked_stripes import link_stripes, unlink_stripes
@@ -140,7 +140,7 @@ def find_base(
     """Find the step to code a save against, and link what it needs into the item.
 
     That is the one that was committed or restored last here, if it is still there; else, as after
-    a restart, the one with the highest number below this one's.
+    a restart, the one with the highest number below this one's that has all it needs.
 
     Args:
         directory: of the item that is saved, which exists.
@@ -163,14 +163,19 @@ def find_base(
         if found is None:
             raise _FullStep("the name of its directory has no step number")
         place, number = found
-        item, step = _last_step(place, number, final_path(directory.absolute()), process, known)
-        entry = _entry(step, process, n_processes, manifests.crc_text(cut.layout))
-        chain = _chain_of(step, entry)
-        if known.is_broken([each.uuid for each in chain]):
-            raise _FullStep(f"a stripe that {item.parent.name}/{item.name} needs is damaged")
-        if _asks_for_full(policy, _sizes(step)):
-            raise _FullStep(f"{policy!r} asks for a full step")
-        return _opened(item, step, chain, directory, place, cut, driver, known)
+        gone = None
+        for item, step in _last_steps(place, number, directory, process, known):
+            entry = _entry(step, process, n_processes, manifests.crc_text(cut.layout))
+            chain = _chain_of(step, entry)
+            if known.is_broken([each.uuid for each in chain]):
+                raise _FullStep(f"a stripe that {item.parent.name}/{item.name} needs is damaged")
+            _ask(policy, _sizes(step), final_path(directory))
+            try:
+                return _opened(item, step, chain, directory, place, cut, driver, known)
+            except FileNotFoundError as err:  # it is being deleted, or lacks what it needs
+                logger.warning("%s is no base for %s: %s", item, final_path(directory), err)
+                gone = err
+        raise gone or _FullStep("there is no earlier step")
     except _FullStep as why:
         return str(why)
     except (OSError, OgdsError) as err:
@@ -178,33 +183,60 @@ def find_base(
         return f"the last step cannot be used: {type(err).__name__}"
 
 
-def _asks_for_full(policy: DeltaPolicy, chain: Chain) -> bool:
+def _ask(policy: DeltaPolicy, chain: Chain, own: FilePath) -> None:
+    """Ask a policy whether a delta may stand on a chain.
+
+    Raises:
+        _FullStep: it may not, or the policy, which may be a user's, cannot say.
+    """
+    name = policy_text(policy)
     try:
-        return bool(policy.is_full(chain))
-    except Exception as err:  # whatever the policy of a user's raises
-        logger.warning("The policy %r raised %r, so the step is full.", policy, err)
-        raise _FullStep(f"{policy!r} raised {type(err).__name__}") from err
+        said = policy.is_full(chain)
+    except Exception as err:  # whatever it raises, the state is saved
+        logger.warning(
+            "The step saved in %s is full: the policy %s raised for %s",
+            own,
+            name,
+            chain,
+            exc_info=err,
+        )
+        raise _FullStep(f"{name} raised {type(err).__name__}") from err
+    if not isinstance(said, bool | np.bool_):
+        kind = type(said).__name__
+        logger.warning(
+            "The step saved in %s is full: the policy %s must say True or False, and said %s",
+            own,
+            name,
+            kind,
+        )
+        raise _FullStep(f"{name} said {kind}, neither True nor False")
+    if said:
+        raise _FullStep(f"{name} asks for a full step")
 
 
-def _last_step(
-    place: Place, number: int, own: FilePath, process: int, known: KnownSteps
-) -> tuple[FilePath, manifests.Pending]:
-    """Return the item to code against and its manifest, whose leaves are not looked at."""
+def _last_steps(
+    place: Place, number: int, directory: FilePath, process: int, known: KnownSteps
+) -> Iterator[tuple[FilePath, manifests.Pending]]:
+    """Yield items to code against, the best first, and their manifests without the leaves."""
+    own = final_path(directory.absolute())
+    tried: set[FilePath] = set()
     for noted in known.candidates(place):
         if noted.path == own:
             continue
         if noted.uuid is None and noted.mark != mark_of(noted.path):
             continue
-        with contextlib.suppress(NotFound):
-            step = _read(noted.path)
-            uuids = [spec.uuid for spec in step.stripes if spec.file == stripes.file_name(process)]
-            if noted.uuid is None or uuids == [noted.uuid]:
-                known.keep(place, [noted])
-                return noted.path, step
+        step = _read(noted.path)
+        if step is None:
+            continue
+        uuids = [spec.uuid for spec in step.stripes if spec.file == stripes.file_name(process)]
+        if noted.uuid is None or uuids == [noted.uuid]:
+            known.keep(place, [noted])
+            tried.add(noted.path)
+            yield noted.path, step
     for item in _earlier(place, number, own):
-        with contextlib.suppress(NotFound):
-            return item, _read(item)
-    raise _FullStep("there is no earlier step")
+        step = None if item in tried else _read(item)
+        if step is not None:
+            yield item, step
 
 
 def _earlier(place: Place, number: int, own: FilePath) -> Iterator[FilePath]:
@@ -224,13 +256,13 @@ def _earlier(place: Place, number: int, own: FilePath) -> Iterator[FilePath]:
     yield from (i for i in items if i != own and (i / manifests.MANIFEST_NAME).is_file())
 
 
-def _read(item: FilePath) -> manifests.Pending:
-    """Read the manifest of an item but for its leaves, of which there may be many."""
+def _read(item: FilePath) -> manifests.Pending | None:
+    """Read the manifest of an item but for its leaves, which may be many; None if there is none."""
     path = item / manifests.MANIFEST_NAME
     try:
         data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as err:
-        raise NotFound(err.errno, f"There is no {path}", str(path)) from err
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     step = manifests.decode_pending(data, str(path))
     for spec in step.stripes:
         check_described(spec, str(path))

@@ -6,12 +6,24 @@ it stands on: its chain. A policy is asked before each save that has a base, and
 
 import ast
 import dataclasses
+import logging
 import re
 from typing import Any, Protocol, runtime_checkable
 
 from orbax_gds.errors import Unsupported
 
-__all__ = ["Chain", "ChainLimit", "DeltaPolicy", "EveryN", "Never", "WhilePaying", "parse_policy"]
+__all__ = [
+    "Chain",
+    "ChainLimit",
+    "DeltaPolicy",
+    "EveryN",
+    "Never",
+    "WhilePaying",
+    "parse_policy",
+    "policy_text",
+]
+
+logger = logging.getLogger(__name__)
 
 _CALL = re.compile(r"\s*(\w+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
@@ -33,10 +45,13 @@ class Chain:
 
 @runtime_checkable
 class DeltaPolicy(Protocol):
-    """Says when a step is full. Anything with this method is one; its `repr` is recorded.
+    """Says when a step is full. Anything with this method is one.
+
+    Recorded is its `repr`, or the name of its class where that has none of its own.
 
     It is asked in the background, by every process for itself: of the same chain it must say the
-    same. One that raises gives a full step.
+    same. One that raises, or says neither True nor False, gives a full step and a warning: a
+    mistake in it must not keep a state from being saved.
 
     Example:
         >>> class WhileSmall:
@@ -180,3 +195,19 @@ def parse_policy(text: str) -> DeltaPolicy:
         raise Unsupported(
             f"{text!r} is no policy for deltas ({err}). Write such as 'EveryN(8)'."
         ) from err
+
+
+def policy_text(policy: DeltaPolicy) -> str:
+    """Return what is recorded of a policy: how it shows itself, else the name of its class.
+
+    Example:
+        >>> policy_text(EveryN(8))
+        'EveryN(8)'
+    """
+    kind = type(policy)
+    if kind.__repr__ is not object.__repr__:
+        try:
+            return repr(policy).encode("utf-8", "backslashreplace").decode()
+        except Exception as err:  # whatever the policy of a user's raises
+            logger.debug("repr of a policy raised %r", err)
+    return f"{kind.__module__}.{kind.__qualname__}"

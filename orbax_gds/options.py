@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from orbax_gds.delta import DeltaPolicy, Never, parse_policy
+from orbax_gds.delta import DeltaPolicy, Never, parse_policy, policy_text
 from orbax_gds.errors import Unsupported
 
 Codec = Literal["auto", "fast", "max", "off"]
@@ -164,7 +164,7 @@ class Options:
         """Return the resolved options as the manifest records them."""
         names = [field.name for field in dataclasses.fields(self)]
         resolved = {name: getattr(self, name) for name in names}
-        policy = repr(self.delta).encode("utf-8", "backslashreplace").decode()
+        policy = policy_text(self.delta_policy)
         return resolved | {"workers": self.n_workers, "delta": policy}
 
 

@@ -167,15 +167,13 @@ def test_of_several_processes_each_follows_from_its_own_stripe(tmp_path, monkeyp
     assert_restores(tmp_path / "2", 2)
 
 
-def test_a_policy_is_told_of_the_chain_and_may_fail(tmp_path, caplog):
+def test_a_policy_is_told_of_the_chain(tmp_path):
     chains = []
 
     class Told:
         def is_full(self, chain):
             chains.append(chain)
-            if len(chains) == 3:
-                raise RuntimeError("no")
-            return False
+            return len(chains) == 3
 
     job = Job(tmp_path, ogds.Options(delta=Told()))
     job.save(*range(5))
@@ -185,7 +183,51 @@ def test_a_policy_is_told_of_the_chain_and_may_fail(tmp_path, caplog):
         for n in range(3)
     ] + [ogds.Chain(n_deltas=0, bytes_full=sizes[3])]
     assert [base_of(tmp_path, step) for step in range(5)] == [None, 0, 1, None, 3]
-    assert "raised RuntimeError" in caplog.text
+
+
+class Mistaken:
+    """A policy that is wrong in a way that its first save does not show."""
+
+    def __init__(self, wrong, shown=None):
+        self.wrong, self.shown = wrong, shown
+
+    def is_full(self, chain):
+        return self.wrong(chain)
+
+
+class MistakenToo(Mistaken):
+    def __repr__(self):
+        return self.shown()
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (Mistaken(lambda chain: 1 / 0), "test_base_step.Mistaken raised ZeroDivisionError"),
+        (Mistaken(lambda chain: chain.length > 2), "Mistaken raised AttributeError"),
+        (Mistaken(lambda chain: setattr(chain, "n_deltas", 0)), "raised FrozenInstanceError"),
+        (Mistaken(lambda chain: None), "Mistaken said NoneType, neither True nor False"),
+        (Mistaken(lambda chain: "full"), "Mistaken said str, neither True nor False"),
+        (MistakenToo(lambda chain: 1, lambda: "ByName"), "ByName said int"),
+        (MistakenToo(lambda chain: 1, lambda: 1 / 0), "test_base_step.MistakenToo said int"),
+    ],
+)
+def test_a_mistake_in_a_policy_costs_no_state(tmp_path, caplog, policy, reason):
+    options = ogds.Options(delta=policy)
+    ogds.save(tmp_path / "1", state(1), options=options)
+    report = ogds.save(tmp_path / "2", state(2), options=options)
+    assert reason in report.delta_reason
+    assert f"The step saved in {tmp_path / '2'} is full" in caplog.text
+    assert reason.split()[0] in caplog.text
+    assert_restores(tmp_path / "2", 2)
+
+
+@pytest.mark.parametrize("said", [np.True_, np.False_])
+def test_a_policy_may_say_what_numpy_says(tmp_path, said):
+    options = ogds.Options(delta=Mistaken(lambda chain: said))
+    for step in (1, 2):
+        report = ogds.save(tmp_path / str(step), state(step), options=options)
+    assert (report.base is None) == bool(said)
 
 
 def _damage(path: Path, at: int) -> None:
@@ -246,13 +288,18 @@ def test_a_base_that_is_no_sound_stripe_gives_a_full_step(tmp_path, at, caplog):
     assert_restores(item_of(tmp_path, 1), 1)
 
 
-def test_a_base_whose_own_base_is_missing_gives_a_full_step(tmp_path):
+def test_a_step_whose_own_base_is_missing_is_no_base(tmp_path):
     job = Job(tmp_path)
     job.save(0, 1)
     shutil.rmtree(item_of(tmp_path, 1) / "base")
     job.save(2)
-    assert base_of(tmp_path, 2) is None
+    assert base_of(tmp_path, 2) == 0
     assert_restores(item_of(tmp_path, 2), 2)
+    shutil.rmtree(item_of(tmp_path, 2) / "base")
+    shutil.rmtree(tmp_path / "0")
+    job.save(3)
+    assert base_of(tmp_path, 3) is None
+    assert_restores(item_of(tmp_path, 3), 3)
 
 
 def _operations(root: Path) -> list[str]:

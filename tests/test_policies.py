@@ -100,3 +100,17 @@ def test_any_object_with_the_method_is_a_policy_and_recorded_by_its_repr():
     assert steps(options.delta_policy, [60] * 6) == "fddfdd"
     with pytest.raises(Unsupported, match="delta"):
         Options(delta=Mine)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_policy_that_does_not_show_itself_is_recorded_by_its_class():
+    class Mine:
+        def is_full(self, chain: ogds.Chain) -> bool:
+            return True
+
+    class Own(DeltaPolicy):
+        def is_full(self, chain: ogds.Chain) -> bool:
+            return True
+
+    for kind in (Mine, Own):
+        recorded = Options(delta=kind()).as_json()["delta"]
+        assert recorded == f"{__name__}.{kind.__qualname__}"
