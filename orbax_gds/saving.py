@@ -264,6 +264,7 @@ class Prepared:
 
     def let_go(self) -> None:
         """Let go of tree and words, written or not: donation is in place again."""
+        self._delta = None  # which has tables of the base
         self._snapshot.words = []
         self._snapshot.finish()
 
@@ -322,44 +323,36 @@ class Prepared:
         self._when_staged = when_staged
         path = directory / stripes.file_name(self.process)
         storage, steps = storage or KnownStorage(), steps or KnownSteps()
-        try:
-            _refuse_published(directory)
-            _refuse_missing(directory)
-            withdraw_sealed(directory, self.process)
-            self._leave_out_derived()
-            driver = open_driver(self.options.driver, directory)
-            key = storage_key(directory, driver)
-            with _lent(pool, self.options) as buffers, DeltaSave(directory, steps) as delta:
-                self._delta = delta
-                delta.find(
-                    self.cut,
-                    process=self.process,
-                    n_processes=jax.process_count(),
-                    options=self.options,
-                    driver=driver,
-                    watch=self.watch,
-                )
-                if self._keeps_words:
-                    delta.sound_out(self, buffers)
-                self.coding = choose_coding(
-                    self, driver, path, key, buffers, storage, has_base=delta.pays
-                )
-                file, writer = self._write_stripe(driver, path, buffers, storage, delta)
-        finally:
-            self.let_go()
-        storage.remember(key, writer.meter, writer.file_bytes)
-        with self.watch.time("sync"):
-            delta.sync()
-            if self.process == 0:
-                metadata = sidecar.encode(self.planned.tree_json, self._custom_metadata)
-                manifest = self._manifest(writer.uuid, delta)
-                leave_pending(directory, manifest, {sidecar.NAME: metadata})
-        report = self._report(directory, writer, delta, file.reason or driver.reason, began)
-        kept_reports.leave(report, writer.uuid)
-        with self.watch.time("sync"):
-            if jax.process_count() > 1:
-                leave_sealed(directory, self._said(writer.uuid, delta))
-            sync_directory(directory)
+        with DeltaSave(directory, steps) as delta:
+            try:
+                _refuse_published(directory)
+                _refuse_missing(directory)
+                withdraw_sealed(directory, self.process)
+                self._leave_out_derived()
+                driver = open_driver(self.options.driver, directory)
+                key = storage_key(directory, driver)
+                with _lent(pool, self.options) as buffers:
+                    self._delta = delta
+                    self._look_for_base(delta, driver, buffers)
+                    self.coding = choose_coding(
+                        self, driver, path, key, buffers, storage, has_base=delta.pays
+                    )
+                    file, writer = self._write_stripe(driver, path, buffers, storage, delta)
+            finally:
+                self.let_go()
+            storage.remember(key, writer.meter, writer.file_bytes)
+            with self.watch.time("sync"):
+                delta.sync()
+                if self.process == 0:
+                    metadata = sidecar.encode(self.planned.tree_json, self._custom_metadata)
+                    manifest = self._manifest(writer.uuid, delta)
+                    leave_pending(directory, manifest, {sidecar.NAME: metadata})
+            report = self._report(directory, writer, delta, file.reason or driver.reason, began)
+            kept_reports.leave(report, writer.uuid)
+            with self.watch.time("sync"):
+                if jax.process_count() > 1:
+                    leave_sealed(directory, self._said(writer.uuid, delta))
+                sync_directory(directory)
         steps.note_saved(directory, writer.uuid.hex())
         report = dataclasses.replace(
             report,
@@ -371,6 +364,18 @@ class Prepared:
             logger.info("%s", report.line())
         events.emit_save(report)
         return report
+
+    def _look_for_base(self, delta: DeltaSave, driver: Driver, buffers: BufferPool) -> None:
+        delta.find(
+            self.cut,
+            process=self.process,
+            n_processes=jax.process_count(),
+            options=self.options,
+            driver=driver,
+            watch=self.watch,
+        )
+        if self._keeps_words:
+            delta.sound_out(self, buffers)
 
     def _write_stripe(
         self,

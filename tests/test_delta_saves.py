@@ -1,8 +1,10 @@
 """Steps under a manager: which step each is coded against, and that each restores, always."""
 
+import gc
 import logging
 import shutil
 import threading
+import weakref
 
 import numpy as np
 import orbax.checkpoint as ocp
@@ -274,3 +276,68 @@ def test_a_save_where_an_item_was_deleted_in_part_changes_no_step_that_follows_f
     Job(tmp_path).save(1, seed=5)
     assert_restores(item_of(tmp_path, 1), 1, seed=5)
     assert_restores(item_of(tmp_path, 2), 2)
+
+
+@pytest.mark.parametrize("failing", ["leave_pending", "kept_reports.leave", "sync_directory"])
+def test_a_save_that_fails_once_its_stripe_is_written_leaves_no_links(
+    tmp_path, monkeypatch, failing
+):
+    job = Job(tmp_path)
+    job.save(0)
+    with monkeypatch.context() as patch:
+        where, _, name = failing.rpartition(".")
+        patch.setattr(getattr(saving, where) if where else saving, name, _refuse)
+        with pytest.raises(IoError):
+            job.save(1)
+    assert n_links(item_of(tmp_path, 1)) == 0
+    (item_of(tmp_path, 1) / "p00000.ogds").stat()  # written before
+    job.save(1)
+    assert base_of(tmp_path, 1) == 0
+    assert_restores(item_of(tmp_path, 1), 1)
+
+
+@pytest.mark.parametrize("name", ["find_stripes", "link_stripes"])
+def test_where_the_last_step_is_deleted_while_it_is_linked_one_before_it_serves(
+    tmp_path, monkeypatch, name, reports, caplog
+):
+    job = Job(tmp_path)
+    job.save(0, 1, 2)
+    original = getattr(base_step, name)
+
+    def racing(*args):
+        shutil.rmtree(tmp_path / "2", ignore_errors=True)
+        return original(*args)
+
+    monkeypatch.setattr(base_step, name, racing)
+    job.save(3)
+    assert base_of(tmp_path, 3) == 1
+    assert (reports[-1].delta_reason, reports[-1].chain_length) == (None, 2)
+    assert "is no base for" in caplog.text
+    assert_restores(item_of(tmp_path, 3), 3)
+
+
+def test_a_prepared_save_that_is_written_holds_no_tables_of_its_base(tmp_path):
+    ogds.save(tmp_path / "1", state(1), options=EVERY)
+    (tmp_path / "2").mkdir()
+    prepared = saving.prepare(state(2), options=EVERY)
+    held = []
+    choose = saving.choose_coding
+
+    def noted(save, *args, **kwargs):
+        held.append(weakref.ref(save._delta.base))
+        return choose(save, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saving, "choose_coding", noted)
+        report = prepared.write(tmp_path / "2")
+    assert report.base is not None
+    gc.collect()
+    assert held[0]() is None
+
+
+def test_a_text_of_another_length_gives_a_full_step(tmp_path, reports):
+    job = Job(tmp_path)
+    for step, note in enumerate(["a", "b", "bc"]):
+        job.handler.save(item_of(tmp_path, step), ogds.args.GdsSave({**state(step), "n": note}))
+    assert [report.base is None for report in reports] == [True, False, True]
+    assert "structure" in reports[2].delta_reason
