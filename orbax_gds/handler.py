@@ -222,7 +222,8 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
     def close(self) -> None:
         """Make Orbax's last renames durable and let go of the buffers.
 
-        A save that still runs keeps its buffers until it ends.
+        A save that still runs keeps its buffers until it ends. `KeepBases` keeps nothing for this
+        handler any more, unless it saves again.
 
         Raises:
             IoError: an item may not be durable; names it.
@@ -230,6 +231,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         try:
             self._sync_renames()
         finally:
+            self._steps.close()
             with self._lock:
                 self._pool = None
 

@@ -105,7 +105,7 @@ def mark_of(item: FilePath) -> tuple[int, int] | None:
     return None
 
 
-_in_use: weakref.WeakSet["KnownSteps"] = weakref.WeakSet()  # those of the process
+_in_use: weakref.WeakSet["KnownSteps"] = weakref.WeakSet()  # those of the process that save
 
 
 def known_roots() -> dict[FilePath, list[list[Noted]]]:
@@ -130,7 +130,6 @@ class KnownSteps:
         self._broken: set[str] = set()  # uuids of stripes that were damaged when they were read
         self._warned = False
         self._lock = threading.Lock()
-        _in_use.add(self)
 
     def expect(self, directory: FilePath) -> None:
         """Note where an item is about to be saved, before policies of Orbax ask for the root."""
@@ -138,6 +137,11 @@ class KnownSteps:
         if found is not None:
             with self._lock:
                 self._roots.add(found[0].root)
+            _in_use.add(self)
+
+    def close(self) -> None:
+        """Ask no policy to keep a step for what is saved here, until more is."""
+        _in_use.discard(self)
 
     def roots(self) -> dict[FilePath, list[list[Noted]]]:
         """Return the roots of what is saved here, and what was noted of each item under them."""

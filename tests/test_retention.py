@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from in_memory import assert_same_bits
 
 import orbax_gds as ogds
-from orbax_gds import pruning
+from orbax_gds import known_steps, pruning
 from orbax_gds.cli import main
 from orbax_gds.commit import read_manifest
 from orbax_gds.named_stripes import named_stripes
@@ -28,6 +29,12 @@ from orbax_gds.retention import KeepBases
 
 LatestN = ocp.checkpoint_managers.LatestN
 N_WORDS = 3000
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Handlers that other tests left open keep no steps here, whenever they are collected."""
+    monkeypatch.setattr(known_steps, "_in_use", weakref.WeakSet())
 
 
 def run(*arguments):
@@ -116,6 +123,18 @@ def test_linked_steps_need_only_the_last_one_besides(tmp_path):
             saves.save(step, args=ogds.args.GdsSave(tree(step)))
         saves.wait_until_finished()
     assert sorted(os.listdir(tmp_path)) == ["2", "3"]
+
+
+def test_a_manager_that_is_closed_keeps_no_steps(tmp_path):
+    for root, n_steps in (("closed", 3), ("open", 6)):
+        with manager(tmp_path / root, KeepBases(LatestN(1)), ogds.EveryN(9)) as saves:
+            for step in range(n_steps):
+                saves.save(step, args=ogds.args.GdsSave({"w": state(step)["n"]}))
+            saves.wait_until_finished()
+            if root == "closed":
+                held = saves  # not collected before the end
+    assert sorted(os.listdir(tmp_path / "open")) == ["4", "5"]
+    held.close()
 
 
 class Fixed:
