@@ -1,6 +1,7 @@
 """What the kernel says about direct I/O on a file: its alignment, or why there is none."""
 
 import ctypes
+import functools
 import os
 import sys
 
@@ -41,7 +42,7 @@ def direct_alignment(descriptor: int) -> int | None:
     """
     answer = ctypes.create_string_buffer(256)
     try:
-        statx = ctypes.CDLL(None).statx
+        statx = _libc().statx
     except (AttributeError, OSError):
         return BUFFER_ALIGNMENT
     flags, mask = ctypes.c_int(_AT_EMPTY_PATH), ctypes.c_uint(_STATX_DIOALIGN)
@@ -55,11 +56,16 @@ def direct_alignment(descriptor: int) -> int | None:
     return max(memory, offset)
 
 
+@functools.cache  # it builds four classes
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 def _file_system(path: str | os.PathLike[str]) -> int | None:
     """The magic number of the file system, which os.statvfs does not tell."""
     answer = ctypes.create_string_buffer(512)
     try:
-        statfs = ctypes.CDLL(None).statfs
+        statfs = _libc().statfs
     except (AttributeError, OSError):
         return None
     if statfs(os.fsencode(path), answer):
