@@ -1,5 +1,5 @@
-// Runs the fuzz target without libFuzzer: on every file of the corpus, then on a fixed number of
-// mutations of the corpus and of fresh frames. The same inputs in every run.
+// Runs a fuzz target without libFuzzer: on every file of the corpus, then on a fixed number of
+// mutations of the corpus and, unless told not to, of fresh frames. The same inputs in every run.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -140,14 +140,18 @@ Bytes mutated(Bytes input, Random& random) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    CHECK(argc == 2, "usage: fuzz_regression CORPUS_FOLDER");
+    const bool with_fresh = argc == 2;
+    CHECK(with_fresh || (argc == 3 && std::string(argv[2]) == "--corpus-only"),
+          "usage: fuzz_regression CORPUS_FOLDER [--corpus-only]");
     std::vector<Bytes> inputs = corpus(argv[1]);
     CHECK(!inputs.empty(), argv[1]);
     for (const Bytes& input : inputs) {
         run(input);
     }
-    for (Bytes& frame : fresh_frames()) {
-        inputs.push_back(std::move(frame));
+    if (with_fresh) {
+        for (Bytes& frame : fresh_frames()) {
+            inputs.push_back(std::move(frame));
+        }
     }
     Random random(1);
     uint32_t n_mutations = 0;

@@ -1,6 +1,7 @@
-"""Write the seeds of the fuzz corpus: `python tests/native/make_corpus.py`.
+"""Write the seeds of the fuzz corpora: `python tests/native/make_corpus.py`.
 
-Small valid frames that between them have every codec, block code and kind of ladder header.
+Small valid frames that between them have every codec, block code and kind of ladder header, and
+chains of such: the frames of a chunk, the oldest first, one behind the other.
 Inputs of bugs that were found are put beside them by hand.
 """
 
@@ -9,10 +10,11 @@ import pathlib
 import numpy as np
 
 from orbax_gds.codecs import reference
-from orbax_gds.codecs.reference import Ladder
+from orbax_gds.codecs.reference import Base, Ladder
 from orbax_gds.dtypes import Dtype, dtype_by_name, words_of
 
 CORPUS = pathlib.Path(__file__).parent / "corpus"
+CHAINS = CORPUS.with_name("corpus_chains")
 LADDERS = {
     "flat": (4,),
     "steep": (1, 1, 1, 1, 1, 1, 1, 4),
@@ -50,6 +52,7 @@ def main() -> None:
             )
             (CORPUS / f"ladder-{shape}-{name}").write_bytes(frame)
     write_codings()
+    write_chains()
 
 
 def write_codings() -> None:
@@ -86,6 +89,45 @@ def write_codings() -> None:
             words, dtype, codec=codec, block_map=n_words == 900, columns=columns
         )
         (CORPUS / f"{codec}-{name}-{n_words}").write_bytes(frame)
+
+
+def changed(words: np.ndarray, dtype: Dtype, share: float, seed: int) -> np.ndarray:
+    """Return words of which a share is a little larger, and a few of these are any."""
+    rng = np.random.default_rng(seed)
+    mask = dtype.word_dtype.type((1 << dtype.bits) - 1)
+    hit = rng.random(len(words)) < share
+    words = np.where(hit, words + rng.integers(1, 4, len(words), dtype.word_dtype), words) & mask
+    far = hit & (rng.random(len(words)) < 0.1)
+    return np.where(far, rng.integers(0, 1 << dtype.bits, len(words), dtype.word_dtype), words)
+
+
+def write_chains() -> None:
+    """Write chains of three and two frames, and by itself the last frame of each."""
+    CHAINS.mkdir(exist_ok=True)
+    for name, n_words, shares, codecs in (
+        ("bfloat16", 300, (0.3, 0.3), ("raw", "delta", "delta")),
+        ("bfloat16", 900, (0.01, 0.0), ("ladder", "delta", "raw")),
+        ("float32", 300, (0.9, 0.5), ("ladder", "delta", "delta")),
+        ("float32", 900, (0.02, 0.02), ("modelled", "delta", "delta")),
+        ("float16", 700, (0.1,), ("ans", "delta")),
+        ("float8_e4m3fn", 900, (0.2, 0.01), ("huffman", "delta", "delta")),
+        ("float64", 100, (0.3,), ("ladder", "raw")),
+        ("uint4", 300, (0.5,), ("raw", "delta")),
+    ):
+        dtype = dtype_by_name(name)
+        words = weights(dtype, n_words)
+        base, frames = None, []
+        for number, codec in enumerate(codecs):
+            if number:
+                words = changed(words, dtype, shares[number - 1], number)
+            block_map = n_words == 900 or (codec == "raw" and base is not None)
+            frames.append(
+                reference.encode_frame(words, dtype, codec=codec, block_map=block_map, base=base)
+            )
+            crc = int.from_bytes(frames[-1][24:28], "little")
+            base = Base(words=words, payload_crc32c=crc)
+        (CHAINS / f"{'-'.join(codecs)}-{name}-{n_words}").write_bytes(b"".join(frames))
+        (CORPUS / f"based-{codecs[-1]}-{name}-{n_words}").write_bytes(frames[-1])
 
 
 if __name__ == "__main__":
