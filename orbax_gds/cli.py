@@ -111,9 +111,11 @@ def ls(path: FilePath, as_json: bool) -> None:
     entries = list_items(path)
     if as_json:
         print_json({"path": str(path), "items": entries})
-        return
     if not entries:
         click.echo(shown(f"{path} holds no item of orbax_gds."), err=True)
+        sys.exit(UNREADABLE)
+    if as_json:
+        return
     print_table([_entry_row(entry) for entry in entries])
     for reason in filter(None, (entry.reason for entry in entries)):
         click.echo(shown(f"Broken: {reason}"), err=True)

@@ -3,7 +3,9 @@
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from orbax_gds.dtypes import SPLITS, Dtype
@@ -49,11 +51,20 @@ class LeafDifference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The leaves of A in order, then those that only B has."""
+    """The leaves of A in order, then those that only B has.
+
+    `custom_metadata_equal` says whether the user's JSON of both is the same.
+    """
 
     a: str
     b: str
     leaves: list[LeafDifference]
+    custom_metadata_equal: bool = True
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return self.custom_metadata_equal and not self.differing
 
     @property
     def differing(self) -> list[LeafDifference]:
@@ -99,10 +110,16 @@ def compare(
         counted = _Counting(one, other, alike, progress or (lambda done, total: None)).run()
         for leaf, count in counted.items():
             found[leaf] = count.of(found[leaf])
+        said = [_canonical(each.manifest.custom_metadata) for each in (one, other)]
         specs = other.manifest.leaves
         leaves = [found[leaf] for leaf in pairs]
         leaves += [_missing(specs[leaf], "only in B") for leaf in only_b]
-    return Comparison(a=os.fspath(a), b=os.fspath(b), leaves=leaves)
+    same = said[0] == said[1]
+    return Comparison(a=os.fspath(a), b=os.fspath(b), leaves=leaves, custom_metadata_equal=same)
+
+
+def _canonical(custom_metadata: Any) -> bytes:
+    return msgspec.json.encode(custom_metadata, order="sorted")
 
 
 def _matched(

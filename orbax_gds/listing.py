@@ -84,7 +84,7 @@ def list_items(path: str | os.PathLike[str]) -> list[Entry]:
     """
     root = FilePath(path)
     if not root.is_dir():
-        raise NotFound(f"There is no directory {root}. Give a checkpoint root, a step or an item.")
+        raise NotFound(f"{_why_no_directory(root)} Give a checkpoint root, a step or an item.")
     try:
         found = sorted(_walk(root, 0), key=lambda place: _order(place.relative_to(root)))
         read = functools.cache(_named)
@@ -92,6 +92,15 @@ def list_items(path: str | os.PathLike[str]) -> list[Entry]:
         return [_entry(root, directory, read, writers) for directory in found]
     except OSError as err:
         raise IoError(err.errno, f"Cannot list {root}: {err.strerror}", err.filename) from err
+
+
+def _why_no_directory(path: FilePath) -> str:
+    if not path.exists():
+        return f"There is no directory {path}."
+    items = (each for each in (path.parent, path.parent.parent) if is_item(each))
+    if (item := next(items, None)) is not None:
+        return f"{path} is a file of the item {item}."
+    return f"{path} is a file; `orbax-gds convert` makes an item of one of safetensors."
 
 
 def find_item(path: str | os.PathLike[str]) -> FilePath:

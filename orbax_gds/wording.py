@@ -13,6 +13,7 @@ __all__ = [
     "leaf_text",
     "ratio_text",
     "sample_text",
+    "share_text",
     "shares_text",
     "shown",
     "size_text",
@@ -61,6 +62,19 @@ def counted_text(n: int, one: str, many: str) -> str:
         '1,200 leaves'
     """
     return f"{n:,} {one if n == 1 else many}"
+
+
+def share_text(part: int, whole: int) -> str:
+    """Return a share in percent, which is 0 or 100 only where it is exactly that.
+
+    Example:
+        >>> share_text(99_999, 100_000), share_text(999_999, 1_000_000), share_text(0, 0)
+        ('99.999%', '> 99.999%', '0%')
+    """
+    if part in (0, whole):
+        return "100%" if part else "0%"
+    text = f"{part / whole:.3%}"
+    return {"0.000%": "< 0.001%", "100.000%": "> 99.999%"}.get(text, text)
 
 
 def stripe_text(stripe: StripeReport) -> str:

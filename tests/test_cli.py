@@ -124,8 +124,23 @@ def test_ls_of_an_item_as_json(root):
 
 def test_ls_of_a_place_without_items_says_so_on_stderr(tmp_path):
     done = run("ls", tmp_path)
-    assert (done.exit_code, done.stdout) == (0, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert "holds no item" in done.stderr
+    done = run("ls", tmp_path, "--json")
+    assert (done.exit_code, json.loads(done.stdout)["items"]) == (2, [])
+
+
+@pytest.mark.parametrize("command", ["ls", "inspect", "verify", "report", "diff"])
+def test_a_file_is_no_item_but_its_item_is_named(command, root, tmp_path):
+    item = root / "10" / "default"
+    done = run(command, *[item / "p00000.ogds"] * (1 + (command == "diff")))
+    assert done.exit_code == 2
+    assert f"is a file of the item {item}. Give" in done.stderr
+    other = tmp_path / "model.safetensors"
+    other.write_bytes(b"")
+    done = run(command, *[other] * (1 + (command == "diff")))
+    assert done.exit_code == 2
+    assert f"{other} is a file; `orbax-gds convert`" in done.stderr
 
 
 def test_inspect_adds_up(root):

@@ -135,6 +135,38 @@ def test_what_differs_is_listed_with_its_kind(tmp_path):
     assert run("diff", tmp_path / "a", tmp_path / "b", "--top", "1").stdout.count("only") == 0
 
 
+def test_a_share_is_0_or_100_percent_only_where_it_is_exactly_that(tmp_path):
+    n = 300_000
+    one, other = (np.zeros(n, np.uint8), np.ones(n, np.uint8))
+    few, most = one.copy(), other.copy()
+    few[7], most[7] = 1, 0
+    ogds.save(tmp_path / "a", {"all": one, "few": one, "most": one})
+    ogds.save(tmp_path / "b", {"all": other, "few": few, "most": most})
+    lines = run("diff", tmp_path / "a", tmp_path / "b").stdout.splitlines()
+    shares = {line.split()[0]: line for line in lines if f"of {n:,}" in line}
+    assert " 100% " in shares["all"]
+    assert " < 0.001% " in shares["few"]
+    assert " > 99.999% " in shares["most"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": 1}, None, 0),
+    ],
+)
+def test_custom_metadata_is_compared(tmp_path, one, other, equal):
+    for name, custom_metadata in (("a", one), ("b", other)):
+        ogds.save(tmp_path / name, {"w": np.ones(3)}, custom_metadata=custom_metadata)
+    done = run("diff", tmp_path / "a", tmp_path / "b")
+    assert done.exit_code == (0 if equal else 1)
+    assert ("custom metadata differs" in done.stdout) == (not equal)
+    found = json.loads(run("diff", tmp_path / "a", tmp_path / "b", "--json").stdout)
+    assert found["custom_metadata_equal"] == found["equal"] == bool(equal)
+
+
 def test_keys_of_other_kinds_but_the_same_text_are_pairs(tmp_path):
     ogds.save(tmp_path / "a", {"x": [np.ones(3), np.ones(2)]})
     ogds.save(tmp_path / "b", {"x": {"0": np.ones(3), "1": np.zeros(2)}})

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from orbax_gds.comparing import LeafDifference
 from orbax_gds.terminal.table import table
+from orbax_gds.wording import share_text
 
 __all__ = ["comparison_text"]
 
@@ -21,12 +22,11 @@ def comparison_text(leaves: Iterable[LeafDifference]) -> None:
 
 def _row(leaf: LeafDifference) -> tuple[str, ...]:
     if leaf.what == "words":
-        share = leaf.n_changed / leaf.n_words
         return (
             leaf.name,
             leaf.in_a or "",
             f"{leaf.n_changed:,} of {leaf.n_words:,}",
-            f"{share:.3%}",
+            share_text(leaf.n_changed, leaf.n_words),
             f"{leaf.largest:,}",
             f"{leaf.mean:,.2f}",
             leaf.unit if leaf.unit == "ULP" else "",
