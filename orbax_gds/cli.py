@@ -31,6 +31,7 @@ from orbax_gds.commands.printing import (
     rounds,
 )
 from orbax_gds.commands.prune import prune
+from orbax_gds.commands.verify import verify
 from orbax_gds.commit import io_context
 from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Corrupt, NotFound, OgdsError
@@ -40,7 +41,6 @@ from orbax_gds.options import parse_size
 from orbax_gds.page import page
 from orbax_gds.report import ItemReport, LeafReport, inspect
 from orbax_gds.terminal import item_text, line_up_text, save_report_text
-from orbax_gds.verifying import verify
 from orbax_gds.wording import derived_text, leaf_text, shown, size_text
 
 PROBLEMS, UNREADABLE = 1, 2
@@ -154,28 +154,6 @@ def inspect_command(
         item_text(report, n_leaves=max(0, top))
 
 
-@main.command("verify")
-@path_argument
-@json_option
-def verify_command(path: FilePath, as_json: bool) -> None:
-    """Read and decode every byte of an item; list all that is wrong."""
-    item = find_item(path)
-    with progress_bar(shown(f"Verifying {item.name}")) as progress:
-        problems = verify(item, progress=progress)
-    if as_json:
-        rows = [{**msgspec.to_builtins(p), "where": p.where} for p in problems]
-        print_json({"path": str(item), "ok": not problems, "problems": rows})
-    else:
-        for problem in problems:
-            click.echo(shown(f"{problem.where}: {problem.what}"))
-    if problems:
-        counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        done = f"{item}: {counted}. Restore another step or a copy of this one."
-        click.echo(shown(done), err=True)
-        sys.exit(PROBLEMS)
-    click.echo(shown(f"{item}: every byte is as it was written."), err=True)
-
-
 @main.command("report", short_help="Show what the save of an item took.")
 @path_argument
 @json_option
@@ -201,6 +179,7 @@ def report_command(path: FilePath, as_json: bool) -> None:
 main.add_command(convert)
 main.add_command(diff)
 main.add_command(prune)
+main.add_command(verify)
 
 
 @main.group()

@@ -64,11 +64,37 @@ class Problem:
         return ", ".join(parts)
 
 
+class SoundStripes:
+    """Stripes whose every byte was found right, so that another link to one need not be read."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[object, ...]] = set()
+
+    def note(self, path: FilePath, spec: StripeSpec) -> None:
+        """Note a file that is what its entry says."""
+        with contextlib.suppress(OSError):  # it was deleted meanwhile
+            self._known.add(self._key(path, spec))
+
+    def has(self, path: FilePath, spec: StripeSpec) -> bool:
+        """Whether a path leads to a file that was noted with such an entry, and is unchanged."""
+        try:
+            return self._key(path, spec) in self._known
+        except OSError:  # who reads it says what is wrong
+            return False
+
+    @staticmethod
+    def _key(path: FilePath, spec: StripeSpec) -> tuple[object, ...]:
+        status = path.stat()
+        file = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        return *file, spec.uuid, spec.bytes, spec.layout_crc32c, spec.index_crc32c
+
+
 def verify(
     path: str | os.PathLike[str],
     *,
     options: Options | None = None,
     progress: Progress | None = None,
+    sound: SoundStripes | None = None,
 ) -> list[Problem]:
     """Read every byte of an item, decode every frame, and return all that is wrong.
 
@@ -82,6 +108,8 @@ def verify(
         path: directory of the item.
         options: how to read; None takes the defaults and the environment.
         progress: called now and then, to show how far the check has come.
+        sound: stripes that need not be read again as those of earlier steps; what is found sound
+            is added.
 
     Returns:
         The problems, in the order of the files; empty if there are none.
@@ -104,17 +132,23 @@ def verify(
     except Corrupt as err:
         return [Problem(file=MANIFEST_NAME, what=_bare(err, directory / MANIFEST_NAME))]
     options = options or Options.from_environment()
-    return _ItemCheck(directory, manifest, options, progress or (lambda done, total: None)).run()
+    progress = progress or (lambda done, total: None)
+    return _ItemCheck(directory, manifest, options, progress, sound or SoundStripes()).run()
 
 
 class _ItemCheck:
     """One verification; what it finds is noted, and it goes on."""
 
     def __init__(
-        self, directory: FilePath, manifest: Manifest, options: Options, progress: Progress
+        self,
+        directory: FilePath,
+        manifest: Manifest,
+        options: Options,
+        progress: Progress,
+        sound: SoundStripes,
     ) -> None:
         self.directory, self.manifest, self.options = directory, manifest, options
-        self.progress = progress
+        self.progress, self.sound = progress, sound
         self.problems: list[Problem] = []
         self.names = [path_text(leaf.path) for leaf in manifest.leaves]
         self.dtypes = [
@@ -183,15 +217,23 @@ class _ItemCheck:
             if spec.uuid not in self.bases_there:
                 raise missing_stripe(self.directory, spec.uuid, self.manifest.base.linked)
             path = self.bases_there[spec.uuid]
-            with self.driver.open(path, "r") as file:
-                check = StripeCheck(
-                    path, file, spec, self.dtypes, self.options.n_workers, decodes=False
-                )
-                self._note(spec.file, check.run(progress).findings)
+            if not self.sound.has(path, spec):
+                self._check_sums(path, spec, progress)
         with contextlib.suppress(OgdsError):  # what is wrong was noted
             opened = open_stripe(self.driver, path, spec)
             closing.callback(opened.file.close)
             self.bases[spec.uuid] = opened
+
+    def _check_sums(
+        self, path: FilePath, spec: StripeSpec, progress: Callable[[int], None]
+    ) -> None:
+        with self.driver.open(path, "r") as file:
+            n_workers = self.options.n_workers
+            check = StripeCheck(path, file, spec, self.dtypes, n_workers, decodes=False)
+            findings = check.run(progress).findings
+        self._note(spec.file, findings)
+        if not findings:
+            self.sound.note(path, spec)
 
     def _check_stripe(self, spec: StripeSpec, progress: Callable[[int], None]) -> None:
         path = self.directory / spec.file
@@ -201,7 +243,10 @@ class _ItemCheck:
         chain = [self.bases[entry.uuid] for entry in entries] if known else None
         with self._noting(spec.file, path), self.driver.open(path, "r") as file:
             check = StripeCheck(path, file, spec, self.dtypes, self.options.n_workers, chain=chain)
-            self._take(spec.file, check.run(progress))
+            found = check.run(progress)
+            self._take(spec.file, found)
+            if not found.findings:
+                self.sound.note(path, spec)
 
     def _note(self, own: str, findings: Sequence[Finding]) -> None:
         """Note what is wrong, but once where several stripes follow from the same frame."""

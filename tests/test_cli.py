@@ -14,10 +14,11 @@ from click.testing import CliRunner
 from delta_items import drifting, follow, steps_of
 
 import orbax_gds as ogds
-from orbax_gds import cli, listing
+from orbax_gds import cli, listing, verifying
 from orbax_gds import manifest as manifests
 from orbax_gds.cli import main
 from orbax_gds.commit import read_manifest
+from orbax_gds.stripe_check import StripeCheck
 from orbax_gds.wording import size_text
 
 
@@ -128,6 +129,55 @@ def test_ls_of_a_place_without_items_says_so_on_stderr(tmp_path):
     assert "holds no item" in done.stderr
     done = run("ls", tmp_path, "--json")
     assert (done.exit_code, json.loads(done.stdout)["items"]) == (2, [])
+
+
+def test_verify_all_checks_every_step_and_reads_shared_stripes_once(tmp_path, monkeypatch):
+    items = steps_of(tmp_path, 4)
+    for item, each in zip(items, drifting({"w": np.arange(3000, dtype=np.uint16)}, 4), strict=True):
+        ogds.save(item, each)
+    follow(items)
+    (tmp_path / "4.orbax-checkpoint-tmp" / "default").mkdir(parents=True)
+    (tmp_path / "4.orbax-checkpoint-tmp" / "default" / "p00000.ogds").touch()
+    read = []
+    monkeypatch.setattr(
+        verifying,
+        "StripeCheck",
+        lambda path, *a, **k: (read.append(path.stat().st_ino), StripeCheck(path, *a, **k))[1],
+    )
+    done = run("verify", tmp_path, "--all")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "every byte of 4 items" in done.stderr
+    assert "Left out: 1 save, never published" in done.stderr
+    assert sorted(read) == sorted((item / "p00000.ogds").stat().st_ino for item in items)
+    shutil.rmtree(items[0].parent)  # its stripe is left in three others
+    read.clear()
+    assert run("verify", tmp_path, "--all").exit_code == 0
+    assert len(read) == 4
+    damage(items[1])
+    found = json.loads(run("verify", tmp_path, "--all", "--json").stdout)
+    assert [each["ok"] for each in found["items"]] == [False] * 3  # all follow from it
+    assert not found["ok"]
+
+
+def test_verify_all_goes_on_where_a_step_cannot_be_read(tmp_path):
+    for step in range(3):
+        ogds.save(tmp_path / str(step), {"w": np.arange(9)})
+    manifest = read_manifest(tmp_path / "0")
+    newer = msgspec.structs.replace(manifest, requires=("telepathy",))
+    (tmp_path / "0" / "manifest.json").write_bytes(manifests.encode(newer))
+    damage(tmp_path / "2")
+    done = run("verify", tmp_path, "--all")
+    assert done.exit_code == 1
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
+        str(tmp_path / "0"),
+        str(tmp_path / "2"),
+    ]
+    assert "telepathy" in done.stdout
+    assert "2 problems in 2 of 3 items" in done.stderr
+
+
+def test_verify_all_without_a_published_item_exits_with_2(tmp_path):
+    assert run("verify", tmp_path, "--all").exit_code == 2
 
 
 @pytest.mark.parametrize("command", ["ls", "inspect", "verify", "report", "diff"])
