@@ -11,6 +11,7 @@ import numpy as np
 
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Base, Ladder
+from orbax_gds.codecs.reference_delta import Delta, decayed
 from orbax_gds.dtypes import Dtype, dtype_by_name, words_of
 
 CORPUS = pathlib.Path(__file__).parent / "corpus"
@@ -109,6 +110,7 @@ def write_chains() -> None:
         ("bfloat16", 900, (0.01, 0.0), ("ladder", "delta", "raw")),
         ("float32", 300, (0.9, 0.5), ("ladder", "delta", "delta")),
         ("float32", 900, (0.02, 0.02), ("modelled", "delta", "delta")),
+        ("float32", 500, (0.2, 0.2), ("ladder", "delta", "delta")),  # that decays
         ("float16", 700, (0.1,), ("ans", "delta")),
         ("float8_e4m3fn", 900, (0.2, 0.01), ("huffman", "delta", "delta")),
         ("float64", 100, (0.3,), ("ladder", "raw")),
@@ -118,11 +120,17 @@ def write_chains() -> None:
         words = weights(dtype, n_words)
         base, frames = None, []
         for number, codec in enumerate(codecs):
+            delta = None
             if number:
-                words = changed(words, dtype, shares[number - 1], number)
+                before = decayed(words, 700) if n_words == 500 else words
+                words = changed(before, dtype, shares[number - 1], number)
+            if number and n_words == 500:
+                delta = Delta(shift=1, widths=(4,), symbols=tuple(range(16)), decay=700)
             block_map = n_words == 900 or (codec == "raw" and base is not None)
             frames.append(
-                reference.encode_frame(words, dtype, codec=codec, block_map=block_map, base=base)
+                reference.encode_frame(
+                    words, dtype, codec=codec, block_map=block_map, delta=delta, base=base
+                )
             )
             crc = int.from_bytes(frames[-1][24:28], "little")
             base = Base(words=words, payload_crc32c=crc)
