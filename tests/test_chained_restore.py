@@ -159,8 +159,8 @@ def test_a_cast_restores_what_was_saved(items):
     assert found["master"].tobytes() == state["master"].tobytes()
 
 
-def test_reads_of_a_chain_are_as_long_as_others(items, monkeypatch):
-    monkeypatch.setattr(read_ranges, "READ_BYTES", 20_000)
+def test_reads_of_a_chain_are_bounded(items, monkeypatch):
+    monkeypatch.setattr(read_ranges, "CHAIN_BYTES", 20_000)
     seen = []
     plan = read_plan.plan_reads
     monkeypatch.setattr("orbax_gds.item.plan_reads", lambda *a: seen.extend(plan(*a)) or plan(*a))
@@ -178,7 +178,7 @@ def test_buffers_for_chains_stay_within_what_a_restore_may_take(items, monkeypat
             super().__init__(n_bytes, n_buffers)
 
     monkeypatch.setattr(item_module, "BufferPool", Pool)
-    monkeypatch.setattr(read_ranges, "READ_BYTES", 16 << 10)
+    monkeypatch.setattr(read_ranges, "CHAIN_BYTES", 16 << 10)
     with Item(items[-1], options=ogds.Options(workers=4)) as item:
         leaf = next(i for i in range(6) if item.leaf_name(i) == "master")
         for most in (1, 150 << 10, 1 << 30):

@@ -4,7 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbax_gds.read_ranges import DECODED_BYTES, MAX_GAP_BYTES, READ_BYTES, groups
+from orbax_gds.read_ranges import (
+    CHAIN_BYTES,
+    DECODED_BYTES,
+    MAX_GAP_BYTES,
+    READ_BYTES,
+    groups,
+)
 
 Files = list[tuple[np.ndarray, np.ndarray]]
 
@@ -26,7 +32,7 @@ def chunks(draw: st.DrawFn) -> tuple[Files, np.ndarray]:
 
 def is_within(files: Files, decoded: np.ndarray, first: int, end: int) -> bool:
     """Whether a range may be read at once."""
-    n_bytes = 0
+    n_bytes, n_files = 0, sum(bool(sizes.any()) for _, sizes in files)
     for offsets, sizes in files:
         here = first + np.flatnonzero(sizes[first:end])
         ends = offsets[here] + sizes[here]
@@ -34,7 +40,8 @@ def is_within(files: Files, decoded: np.ndarray, first: int, end: int) -> bool:
             n_bytes += ends[-1] - offsets[here[0]]
         if (offsets[here[1:]] - ends[:-1] > MAX_GAP_BYTES).any():
             return False
-    return n_bytes <= READ_BYTES and decoded[first:end].sum() <= DECODED_BYTES
+    most = READ_BYTES if n_files < 2 else CHAIN_BYTES
+    return n_bytes <= most and decoded[first:end].sum() <= DECODED_BYTES
 
 
 def lies_apart(files: Files, chunk: int) -> bool:
