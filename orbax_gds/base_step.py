@@ -40,6 +40,9 @@ __all__ = ["BaseStep", "find_base"]
 logger = logging.getLogger(__name__)
 
 _DIGITS = "0123456789"
+# Chosen: a restore holds all frames of a chunk's chain at once, of at most 128 MiB and one more.
+# Only long chains of chunks of many MiB come near that.
+_MOST_BYTES = 128 << 20
 _ONLY_IF_ALIKE = 1  # in the last field of a record: `_native.RunWriter`
 
 
@@ -60,7 +63,7 @@ class BaseStep:
         files: these, open, the oldest first; the base itself is the last.
         not_linked: why they do not lie in the item; None if they do.
         gains: bool[n_chunks], which chunks are coded against it, but for those that have not
-            changed at all, which always are; None for all.
+            changed at all, which always are; None for all. Chains that are long in bytes end.
     """
 
     item: FilePath
@@ -97,9 +100,11 @@ class BaseStep:
     def _records(self) -> tuple[np.ndarray, ...]:
         """Of every link RECORD[n_chunks]: the frames from which the words of the base come."""
         links = links_of(self._asked, self.files, np.arange(len(self._asked)))
+        left_out = sum(records["frame_bytes"].astype(np.int64) for records in links) > _MOST_BYTES
         if self.gains is not None:
-            for records in links:
-                records["zero"][~self.gains & (records["n_words"] != 0)] = _ONLY_IF_ALIKE
+            left_out |= ~self.gains
+        for records in links:
+            records["zero"][left_out & (records["n_words"] != 0)] = _ONLY_IF_ALIKE
         return links
 
     @functools.cached_property

@@ -14,6 +14,7 @@ from delta_runs import EVERY, Job, assert_restores, base_of, item_of, manager, n
 import orbax_gds as ogds
 from orbax_gds import base_step, delta_save, linked_stripes, saving
 from orbax_gds.errors import CommitError, IoError
+from orbax_gds.item import Item
 
 
 @pytest.fixture
@@ -341,3 +342,18 @@ def test_a_text_of_another_length_gives_a_full_step(tmp_path, reports):
         job.handler.save(item_of(tmp_path, step), ogds.args.GdsSave({**state(step), "n": note}))
     assert [report.base is None for report in reports] == [True, False, True]
     assert "structure" in reports[2].delta_reason
+
+
+def test_the_frames_of_a_chain_are_bounded_in_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr("orbax_gds.base_step._MOST_BYTES", 350_000)
+    rng, words = np.random.default_rng(3), np.linspace(1, 2, 1 << 16, dtype=np.float32)
+    options = ogds.Options(delta=ogds.EveryN(8))
+    n_deltas = []
+    for step in range(6):
+        words = words * (1 + 1e-5 * rng.random(words.size, np.float32))
+        report = ogds.save(tmp_path / str(step) / "default", {"w": words}, options=options)
+        n_deltas.append(report.chunks["delta"].n_chunks if report.chunks else 0)
+        with Item(tmp_path / str(step) / "default") as item:
+            assert item.read_leaf(0).tobytes() == words.tobytes()
+            assert 200_000 < item.bytes_read < 350_000 + report.bytes_out
+    assert set(n_deltas[1:]) == {0, 1}
