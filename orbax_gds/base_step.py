@@ -22,6 +22,7 @@ from orbax_gds.delta import Chain, DeltaPolicy, Never, policy_text
 from orbax_gds.drivers import Driver
 from orbax_gds.errors import OgdsError
 from orbax_gds.final_names import TEMPORARY, final_path, step_number
+from orbax_gds.keeping import why_not_kept
 from orbax_gds.known_steps import KnownSteps, Place, mark_of, place_of
 from orbax_gds.linked_stripes import link_stripes, unlink_stripes
 from orbax_gds.options import Options
@@ -328,8 +329,12 @@ def _opened(
     places = find_stripes(item, [each.uuid for each in older], linked)
     places[last.uuid] = item / last.file
     not_linked = link_stripes(directory, places)
-    if not_linked is not None and place.item is None:
-        raise _FullStep(not_linked)
+    if not_linked is not None:
+        if place.item is None:
+            raise _FullStep(not_linked)
+        if (not_kept := why_not_kept(place.root)) is not None:
+            known.warn_of_links(place.root, f"{not_linked}, and {not_kept}")
+            raise _FullStep(f"{not_linked}, and {not_kept}")
     with contextlib.ExitStack() as undoing:
         undoing.callback(unlink_stripes, directory, list(places))
         files: list[StripeFile] = []
@@ -341,8 +346,6 @@ def _opened(
         if any(link.file.descriptor is None for link in files):
             raise _FullStep(f"the driver {driver.name} has no file to read a base from")
         undoing.pop_all()
-    if not_linked is not None:
-        known.warn_of_links(place.root, not_linked)
     entries = [msgspec.structs.replace(each, file=base_file(each.uuid)) for each in chain]
     spec = BaseSpec(stripes=tuple(entries), linked=not_linked is None)
     return BaseStep(

@@ -173,13 +173,13 @@ class KnownSteps:
             return not self._broken.isdisjoint(uuids)
 
     def warn_of_links(self, root: FilePath, reason: str) -> None:
-        """Log, once, that the steps of a root need each other."""
+        """Log, once, that the steps of a root are full, although deltas were asked for."""
         with self._lock:
             was, self._warned = self._warned, True
         if not was:
             logger.warning(
-                "Steps under %s are not self-contained, as %s. Deleting one breaks the deltas that "
-                "follow from it: use KeepBases, or Options(delta=Never()).",
+                "Steps under %s are full: %s. For deltas give Orbax's manager the policy "
+                "KeepBases(inner, directory); else use Options(delta=Never()).",
                 root,
                 reason,
             )

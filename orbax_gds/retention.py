@@ -8,6 +8,7 @@ from pathlib import Path as FilePath
 from typing import Any, Protocol
 
 from orbax_gds.errors import Corrupt, NotFound, Unsupported
+from orbax_gds.keeping import Keeping
 from orbax_gds.known_steps import Noted, known_roots, mark_of
 from orbax_gds.named_stripes import NamedStripes, named_stripes, published_items
 
@@ -29,11 +30,12 @@ class KeepBases:
     Where hard links work, steps are self-contained and this is not needed. Elsewhere a step that
     is a delta needs the stripes of earlier ones: those steps stay as long as one that follows from
     them does. The step committed last, and the one restored last, stay until the next save, as it
-    may be coded against them. It reads manifests alone.
+    may be coded against them. It reads manifests alone. Without this policy steps are full there.
 
     Args:
         inner: what else to keep, such as `ocp.checkpoint_managers.LatestN(3)`.
-        directory: of the manager; None takes all roots that handlers of this process save to.
+        directory: of the manager; None takes all roots that handlers of this process save to. In a
+            process that saves to several, steps are full without it where links are impossible.
 
     Example:
         >>> policy = KeepBases(ocp.checkpoint_managers.LatestN(3))
@@ -45,6 +47,12 @@ class KeepBases:
     _known: dict[FilePath, tuple[Any, NamedStripes]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _keeping: Keeping | None = dataclasses.field(
+        default=None, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        self._keeping = Keeping(self.directory)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Return for each checkpoint, as Orbax lists them, whether it stays."""

@@ -12,7 +12,7 @@ import pytest
 from delta_runs import EVERY, Job, assert_restores, base_of, item_of, manager, n_links, save, state
 
 import orbax_gds as ogds
-from orbax_gds import base_step, delta_save, linked_stripes, saving
+from orbax_gds import base_step, delta_save, keeping, linked_stripes, saving
 from orbax_gds.errors import CommitError, IoError
 from orbax_gds.item import Item
 
@@ -200,13 +200,26 @@ def _no_link(*args, **kwargs):
     raise OSError(18, "Invalid cross-device link")
 
 
-def test_where_links_are_impossible_a_step_says_so_and_needs_the_others(
+def test_where_links_are_impossible_and_nothing_keeps_bases_steps_are_full(
     tmp_path, monkeypatch, caplog, reports
 ):
     monkeypatch.setattr(linked_stripes.os, "link", _no_link)
+    monkeypatch.setattr(keeping, "_in_use", weakref.WeakSet())
     with caplog.at_level(logging.WARNING, "orbax_gds"):
-        Job(tmp_path).save(*range(4))
-    assert caplog.text.count("not self-contained") == 1
+        Job(tmp_path).save(*range(3))
+    assert caplog.text.count(f"Steps under {tmp_path} are full: stripes of earlier steps") == 1
+    assert "KeepBases" in reports[2].delta_reason
+    shutil.rmtree(tmp_path / "0")
+    shutil.rmtree(tmp_path / "1")
+    assert_restores(item_of(tmp_path, 2), 2)
+
+
+def test_where_links_are_impossible_and_bases_are_kept_a_step_needs_the_others(
+    tmp_path, monkeypatch, reports
+):
+    monkeypatch.setattr(linked_stripes.os, "link", _no_link)
+    policy = ogds.KeepBases(ocp.checkpoint_managers.LatestN(1), tmp_path)
+    Job(tmp_path).save(*range(4))
     assert [base_of(tmp_path, step) for step in range(4)] == [None, 0, 1, 2]
     for step in range(4):
         assert_restores(item_of(tmp_path, step), step)
@@ -215,10 +228,12 @@ def test_where_links_are_impossible_a_step_says_so_and_needs_the_others(
     shutil.rmtree(tmp_path / "0")
     with pytest.raises(FileNotFoundError, match=reports[1].base):
         ogds.restore(item_of(tmp_path, 3))
+    del policy
 
 
 def test_a_base_that_is_gone_and_was_not_linked_is_not_published_without(tmp_path, monkeypatch):
     monkeypatch.setattr(linked_stripes.os, "link", _no_link)
+    policy = ogds.KeepBases(ocp.checkpoint_managers.LatestN(1), tmp_path)
     job = Job(tmp_path)
     job.save(0)
     publish = saving.publish
@@ -235,6 +250,7 @@ def test_a_base_that_is_gone_and_was_not_linked_is_not_published_without(tmp_pat
     job.save(2)
     assert base_of(tmp_path, 2) is None
     assert_restores(item_of(tmp_path, 2), 2)
+    del policy
 
 
 def test_training_does_not_wait_for_the_base(tmp_path, monkeypatch):

@@ -116,15 +116,16 @@ class Root:
         self.policy = policy
         options = ogds.Options(delta=policy, chunk_bytes=CHUNK_BYTES)
         self.handler = ogds.GdsCheckpointHandler(options)
-        if self.has_links or self.keep is None:
+        if self.has_links:
             kept = ocp.CheckpointManagerOptions(
                 max_to_keep=self.keep,
                 best_fn=(lambda metrics: metrics["loss"]) if self.by_loss else None,
                 best_mode="min",
             )
         else:
-            latest = ocp.checkpoint_managers.LatestN(self.keep)
-            kept = ocp.CheckpointManagerOptions(preservation_policy=ogds.KeepBases(latest))
+            inner = ocp.checkpoint_managers.LatestN(self.keep)
+            policy = ogds.KeepBases(inner, self.path)
+            kept = ocp.CheckpointManagerOptions(preservation_policy=policy)
         self.manager = ocp.CheckpointManager(self.path, options=kept, item_handlers=self.handler)
 
     def item(self, step: int) -> Path:

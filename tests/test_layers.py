@@ -18,7 +18,7 @@ LAYERS = (
     ("read_ranges",),
     ("chunk_table", "coverage", "read_plan", "stripe", "sidecar", "paths"),
     ("deriving", "bandwidth", "known_steps", "owners"),
-    ("safetensors_file", "windows"),
+    ("keeping", "safetensors_file", "windows"),
     ("pending",),
     ("named_stripes", "tiling", "stripe_file"),
     ("chains", "loaded_frames"),

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from in_memory import assert_same_bits
 
 import orbax_gds as ogds
-from orbax_gds import known_steps, pruning
+from orbax_gds import keeping, known_steps, pruning
 from orbax_gds.cli import main
 from orbax_gds.commit import read_manifest
+from orbax_gds.keeping import why_not_kept
 from orbax_gds.named_stripes import named_stripes
 from orbax_gds.pruning import orphans, prune
 from orbax_gds.retention import KeepBases
@@ -33,8 +34,9 @@ N_WORDS = 3000
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """Handlers that other tests left open keep no steps here, whenever they are collected."""
+    """Handlers and policies that other tests left keep no steps here, whenever they go."""
     monkeypatch.setattr(known_steps, "_in_use", weakref.WeakSet())
+    monkeypatch.setattr(keeping, "_in_use", weakref.WeakSet())
 
 
 def run(*arguments):
@@ -94,11 +96,11 @@ def test_steps_that_kept_ones_follow_from_stay_where_links_fail(tmp_path, with_d
 
 def test_after_a_restart_what_the_next_save_may_follow_from_stays(tmp_path):
     with links(False):
-        with manager(tmp_path, KeepBases(LatestN(5)), ogds.EveryN(9)) as saves:
+        with manager(tmp_path, KeepBases(LatestN(5), tmp_path), ogds.EveryN(9)) as saves:
             for step in range(4):
                 saves.save(step, args=ogds.args.GdsSave(tree(step)))
         shutil.rmtree(tmp_path / "3")
-        with manager(tmp_path, KeepBases(LatestN(1)), ogds.EveryN(9)) as saves:
+        with manager(tmp_path, KeepBases(LatestN(1), tmp_path), ogds.EveryN(9)) as saves:
             saves.restore(1, args=ogds.args.GdsRestore())
             for step in (8, 9):
                 saves.save(step, args=ogds.args.GdsSave(tree(step)))
@@ -108,13 +110,36 @@ def test_after_a_restart_what_the_next_save_may_follow_from_stays(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["0", "1", "8", "9"]
 
 
-def test_without_the_policy_the_same_run_breaks(tmp_path):
+def test_without_the_policy_steps_are_full_where_links_fail(tmp_path, caplog):
     with links(False), manager(tmp_path, LatestN(1), ogds.EveryN(9)) as saves:
-        for step in range(2):
+        for step in range(3):
             saves.save(step, args=ogds.args.GdsSave(tree(step)))
         saves.wait_until_finished()
-        with pytest.raises(ogds.errors.NotFound, match="KeepBases"):
-            saves.restore(1, args=ogds.args.GdsRestore())
+        assert_same_bits(saves.restore(2, args=ogds.args.GdsRestore()), tree(2))
+    assert sorted(os.listdir(tmp_path)) == ["2"]
+    assert read_manifest(tmp_path / "2" / "default").base is None
+    assert caplog.text.count("no KeepBases keeps what they follow from") == 1
+
+
+def test_a_policy_vouches_for_its_own_directory_while_it_is_in_use(tmp_path):
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    handler = ogds.GdsCheckpointHandler(ogds.Options(delta=ogds.EveryN(9)))
+    assert "no KeepBases" in why_not_kept(mine)
+    policy = KeepBases(LatestN(1))
+    assert why_not_kept(mine) is None
+    handler.save(mine / "0" / "default", ogds.args.GdsSave({"w": 1}))
+    assert why_not_kept(mine) is None
+    assert "directory" in why_not_kept(other)
+    named = KeepBases(LatestN(1), other)
+    assert why_not_kept(other) is None
+    assert "directory" in why_not_kept(tmp_path)
+    handler.save(other / "0" / "default", ogds.args.GdsSave({"w": 1}))
+    assert why_not_kept(mine) is None  # the other one has a policy of its own
+    del policy
+    assert "no KeepBases" in why_not_kept(mine)
+    (tmp_path / "link").symlink_to(other)
+    assert why_not_kept(tmp_path / "link") is None
+    del named
 
 
 def test_linked_steps_need_only_the_last_one_besides(tmp_path):

@@ -1,0 +1,49 @@
+"""Whether a policy of this process keeps the steps under a root that later ones follow from.
+
+Only then may a step need others: else whoever deletes old steps would take what it needs.
+"""
+
+import os
+import threading
+import weakref
+from pathlib import Path as FilePath
+
+from orbax_gds.known_steps import known_roots
+
+__all__ = ["Keeping", "why_not_kept"]
+
+
+class Keeping:
+    """Says that steps are kept, for as long as somebody holds this object.
+
+    Args:
+        directory: the root; None for that of the handlers of this process, if there is only one.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+        self.root = None if directory is None else FilePath(directory).absolute()
+        with _lock:
+            _in_use.add(self)
+
+
+_in_use: weakref.WeakSet[Keeping] = weakref.WeakSet()  # those of the process
+_lock = threading.Lock()
+
+
+def why_not_kept(root: FilePath) -> str | None:
+    """Return why what steps under a root follow from may be deleted; None if it is kept."""
+    with _lock:
+        roots = [keeping.root for keeping in _in_use]
+    if any(each is not None and _is_same(each, root) for each in roots):
+        return None
+    if None not in roots:
+        return "no KeepBases keeps what they follow from"
+    named = [each for each in roots if each is not None]
+    others = [each for each in known_roots() if not _is_same(each, root)]
+    if all(any(_is_same(each, other) for each in named) for other in others):
+        return None
+    return "KeepBases needs its `directory` where a process saves to several roots"
+
+
+def _is_same(one: FilePath, other: FilePath) -> bool:
+    return one == other or os.path.realpath(one) == os.path.realpath(other)
