@@ -10,7 +10,10 @@
 namespace ogds {
 namespace {
 
-constexpr uint32_t kMostGroups = 64;
+// Of many words fewer groups than are sampled elsewhere say enough; chosen: so many, or one of so
+// many words where that is more.
+constexpr uint32_t kEnoughGroups = 64;
+constexpr uint32_t kWordsAGroup = 8192;
 constexpr uint32_t kMostSampled = 2 * kMaxGroups * kGroupWords;
 constexpr uint32_t kSizes = 65;
 
@@ -91,8 +94,10 @@ void each_group(const ChunkWords& chunk, const Dtype& dtype, Use use) noexcept {
             __builtin_prefetch(chunk.base + first * word_bytes + line);
         }
     };
-    // Of many words fewer groups say enough.
-    const uint32_t one_in = std::max(1u, chunk.n_normal_words / kGroupWords / kOneIn / kMostGroups);
+    uint32_t n_groups = 0;
+    each_sampled_group(chunk.map, chunk.n_words, [&](uint32_t, uint32_t) { ++n_groups; });
+    const uint32_t enough = std::max(kEnoughGroups, chunk.n_normal_words / kWordsAGroup);
+    const uint32_t one_in = std::max(1u, n_groups / enough);
     uint32_t n_calls = 0;
     each_sampled_group(
         chunk.map, chunk.n_words,

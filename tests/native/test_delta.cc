@@ -1,7 +1,12 @@
 // Delta: words come back from their base and the frame on every kernel, in the base's place, too, and
 // what the format does not allow is refused.
+#include <cstdlib>
+#include <memory>
+
 #include "delta.h"
+#include "delta_plan.h"
 #include "laws.h"
+#include "sampling.h"
 
 using namespace ogds;
 
@@ -71,6 +76,20 @@ void far_words_cost_no_more() {
     }
 }
 
+// However long a chunk is, what it is coded with is chosen by words from all of it.
+void plans_look_at_all_of_a_chunk() {
+    constexpr uint32_t kLeastGroups = 64;
+    const Dtype& dtype = dtype_of(16);
+    for (uint32_t n_words = 1u << 10; n_words <= 1u << 25; n_words *= 2) {
+        const std::unique_ptr<void, decltype(&std::free)> zeros(std::calloc(n_words, 2), &std::free);
+        const auto* const words = static_cast<const uint8_t*>(zeros.get());
+        const ChunkWords chunk = {words, nullptr, n_words, n_words, 0, words};
+        DeltaPlan plan;
+        const uint32_t n_groups = plan_delta(chunk, dtype, plan).total / kGroupWords;
+        CHECK(n_groups >= std::min(kLeastGroups, n_words / kGroupWords), n_words, n_groups);
+    }
+}
+
 void malformed_frames_are_refused() {
     const uint32_t n_words = 501;
     const Bytes words = make_changed(16, n_words, 40);
@@ -115,6 +134,7 @@ int main() {
     long_chunks_come_back();
     what_is_the_base_costs_a_line();
     far_words_cost_no_more();
+    plans_look_at_all_of_a_chunk();
     malformed_frames_are_refused();
     another_base_is_refused();
 }
