@@ -4,6 +4,8 @@
 // Include only from files of one instruction set. Everything here is in an unnamed namespace.
 #pragma once
 
+#include <span>
+
 #include "bit_planes.h"
 #include "delta_words.h"
 #include "ladder_formats.h"
@@ -152,8 +154,9 @@ public:
         }
     }
 
-    // After the parts of a tile of which n words are there.
-    void finish(uint32_t) noexcept {}
+    // After the parts of a tile of which n words are there; of those at `escapes` all bits may be
+    // set.
+    void finish(uint32_t, std::span<const uint16_t>) noexcept {}
 
     // Whether no difference was too large.
     bool fit() const noexcept {
@@ -221,7 +224,11 @@ public:
         V::store(upper_ + 16 * q, kLaneWords, upper);
     }
 
-    void finish(uint32_t n) noexcept {
+    void finish(uint32_t n, std::span<const uint16_t> escapes) noexcept {
+        for (const uint16_t i : escapes) {
+            y_[i] = 0;
+            upper_[i] = 0;
+        }
         const auto flip = static_cast<uint8_t>(format_.flip);
         for (uint32_t i = 0; i < n; ++i) {
             any_ |= static_cast<uint32_t>(upper_[i]) << 8 | y_[i];

@@ -237,7 +237,7 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                             V::product_high8(scale, symbol, rests[q])};
             differences.join(q, y, low);
         }
-        differences.finish(n_there);
+        differences.finish(n_there, {patches.at, patches.n});
         patches.apply(to);
     };
     // Into n words, a multiple of a tile; of which n_real are there.

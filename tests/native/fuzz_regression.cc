@@ -92,7 +92,8 @@ std::vector<Bytes> fresh_frames() {
             frames.push_back(encode(make_words(dtype, n_words, Look::kWide, 7), dtype, options));
         }
     }
-    for (uint8_t dtype : {uint8_t{2}, uint8_t{9}, uint8_t{12}, uint8_t{16}, uint8_t{18}, uint8_t{20}}) {
+    for (uint8_t dtype : {uint8_t{2}, uint8_t{9}, uint8_t{10}, uint8_t{12}, uint8_t{14}, uint8_t{16},
+                          uint8_t{18}, uint8_t{20}, uint8_t{28}, uint8_t{29}, uint8_t{30}}) {
         for (uint32_t n_words : {40u, 301u, 1500u}) {
             for (uint64_t seed : {1u, 2u}) {
                 const MapChoice map = seed == 1 ? MapChoice::kNever : MapChoice::kAlways;
