@@ -26,7 +26,7 @@ from orbax_gds.safetensors_file import (
 from orbax_gds.windows import split
 from orbax_gds.writing import write_item
 
-__all__ = ["from_safetensors", "refuse", "to_safetensors"]
+__all__ = ["dotted_name", "from_safetensors", "named_alike", "refuse", "to_safetensors"]
 
 _WINDOW_BYTES = 64 << 20  # chosen: as much of a leaf is held at once
 _KEY = "orbax_gds"  # of the text that says what names, dtypes and shapes do not
@@ -69,15 +69,16 @@ def to_safetensors(item: Item, path: FilePath, *, progress: Progress | None = No
             if dtype.name not in known
         ],
     )
-    names = {leaf: _name(specs[leaf]) for leaf, _ in held}
-    count = collections.Counter(names.values())
+    names = {leaf: dotted_name(specs[leaf]) for leaf, _ in held}
     refuse(
         "a file of safetensors",
         [
-            f"{path_text(specs[leaf].path)!r} would be named {name!r}, "
-            + ("which no tensor can be" if name == _NOT_A_NAME else "as another is")
-            for leaf, name in names.items()
-            if count[name] > 1 or name == _NOT_A_NAME
+            *named_alike([specs[leaf] for leaf, _ in held]),
+            *(
+                f"{path_text(specs[leaf].path)!r} would be named {name!r}, which no tensor can be"
+                for leaf, name in names.items()
+                if name == _NOT_A_NAME
+            ),
         ],
     )
     held.sort(key=lambda each: (-each[1].element_bytes, names[each[0]]))  # as the library does
@@ -141,7 +142,7 @@ def from_safetensors(
     refuse("an item", [f"{n!r}: {a}" for n, a in arrays if isinstance(a, Unsupported)])
     found = {name: array for name, array in arrays if isinstance(array, np.ndarray)}
     tree = _said(said, found, f"{path}, text {_KEY!r}") or _Tree(leaves=_leaves_of(found))
-    words = [_words(found[_name(spec)]) if spec.has_words else None for spec in tree.leaves]
+    words = [_words(found[dotted_name(spec)]) if spec.has_words else None for spec in tree.leaves]
     write_item(
         directory,
         tree.leaves,
@@ -156,8 +157,20 @@ def _words(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
 
 
-def _name(spec: LeafSpec) -> str:
+def dotted_name(spec: LeafSpec) -> str:
+    """Return the keys of a leaf, joined by "."."""
     return ".".join(str(key) for _, key in spec.path)
+
+
+def named_alike(specs: Sequence[LeafSpec]) -> list[str]:
+    """Say of leaves whose keys, joined, are those of others what is wrong with them."""
+    names = [dotted_name(spec) for spec in specs]
+    count = collections.Counter(names)
+    return [
+        f"{path_text(spec.path)!r} would be named {name!r}, as another is"
+        for spec, name in zip(specs, names, strict=True)
+        if count[name] > 1
+    ]
 
 
 def _said(text: str | None, found: dict[str, np.ndarray], where: str) -> _Tree | None:
@@ -172,7 +185,7 @@ def _said(text: str | None, found: dict[str, np.ndarray], where: str) -> _Tree |
         return None
     with contextlib.suppress(msgspec.MsgspecError):
         tree = msgspec.json.decode(text, type=_Tree)
-        held = {_name(spec): spec for spec in tree.leaves if spec.has_words}
+        held = {dotted_name(spec): spec for spec in tree.leaves if spec.has_words}
         same = held.keys() == found.keys() and all(
             (spec.dtype, spec.shape) == (dtype_of(found[name].dtype).name, found[name].shape)
             for name, spec in held.items()

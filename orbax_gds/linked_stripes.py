@@ -4,7 +4,6 @@ FORMAT §3.5, §8.1.
 """
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
@@ -14,19 +13,10 @@ import msgspec
 from orbax_gds.chains import find_stripes
 from orbax_gds.errors import CommitError, NotFound
 from orbax_gds.final_names import final_path
+from orbax_gds.hard_links import NO_LINKS
 from orbax_gds.stripe_specs import BASE_NAME, BaseSpec, StripeSpec, base_file
 
 __all__ = ["keep_linked", "link_stripes", "unlink_stripes", "with_bases"]
-
-# What the system says where links are impossible, rather than that something is wrong.
-_IMPOSSIBLE = {
-    errno.EXDEV,
-    errno.EPERM,
-    errno.ENOTSUP,
-    errno.EOPNOTSUPP,
-    errno.ENOSYS,
-    errno.EMLINK,
-}
 
 
 def link_stripes(directory: FilePath, places: Mapping[str, FilePath]) -> str | None:
@@ -49,7 +39,7 @@ def link_stripes(directory: FilePath, places: Mapping[str, FilePath]) -> str | N
                 os.link(path, directory / base_file(uuid))
     except OSError as err:
         unlink_stripes(directory, places)
-        if err.errno in _IMPOSSIBLE:
+        if err.errno in NO_LINKS:
             return f"stripes of earlier steps cannot be linked: {err.strerror}"
         raise
     return None

@@ -1,5 +1,6 @@
 """Items of ours to and from plain Orbax checkpoints, which are held in memory whole."""
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,8 +14,8 @@ import orbax.checkpoint as ocp
 import tensorstore as ts
 
 from orbax_gds.dtypes import Dtype
-from orbax_gds.errors import Unsupported
-from orbax_gds.exchange import refuse
+from orbax_gds.errors import Exists, Unsupported
+from orbax_gds.exchange import named_alike, refuse
 from orbax_gds.item import Item
 from orbax_gds.leaves import flatten
 from orbax_gds.manifest import LeafSpec, path_text
@@ -43,8 +44,10 @@ def to_orbax(item: Item, path: FilePath) -> None:
         Unsupported: leaves that Orbax cannot hold; each is named, and nothing is written.
         Corrupt: a frame is damaged.
     """
+    if os.path.lexists(path):
+        raise Exists(f"{path} exists already. Give another place, or delete it.")
     specs = item.manifest.leaves
-    reasons = []
+    reasons = named_alike([spec for spec in specs if spec.has_words])  # Orbax would keep one
     for spec, dtype in zip(specs, item.dtypes, strict=True):
         reason = None if dtype is None else _why_not(spec, dtype)
         if reason:
@@ -78,9 +81,11 @@ def from_orbax(path: FilePath, directory: FilePath, *, options: Options | None =
     """
     on_host = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
     with _wide_words(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-        metadata = checkpointer.metadata(path.absolute()).item_metadata
-        how = jax.tree.map(lambda leaf: _restore_args(leaf, on_host), metadata.tree)
         try:
+            metadata = checkpointer.metadata(path.absolute()).item_metadata
+            if metadata is None:
+                raise ValueError("its metadata cannot be read")
+            how = jax.tree.map(lambda leaf: _restore_args(leaf, on_host), metadata.tree)
             restore = ocp.args.PyTreeRestore(restore_args=how)
             tree = checkpointer.restore(path.absolute(), args=restore)
         except (OSError, ValueError, TypeError, KeyError) as err:

@@ -3,6 +3,7 @@
 The library of that name takes and gives whole files in memory; the tests hold this against it.
 """
 
+import collections
 import contextlib
 import json
 import math
@@ -10,6 +11,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,6 +19,7 @@ import numpy as np
 from orbax_gds.drivers.protocol import byte_view
 from orbax_gds.dtypes import Dtype, dtype_by_name
 from orbax_gds.errors import Corrupt, Exists, Unsupported
+from orbax_gds.hard_links import NO_LINKS
 
 __all__ = [
     "Tensor",
@@ -90,11 +93,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Mapping[str, str]:
         Corrupt: the header is damaged.
     """
     path = FilePath(path)
-    content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
-    _header(path, content)
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8].tobytes(), "little")].tobytes())
-    found = header.get(_METADATA, {})
-    return found if isinstance(found, dict) else {}
+    return _header(path, _mapped(path)).metadata
 
 
 def write_safetensors(
@@ -146,14 +145,34 @@ def _give_name(temporary: FilePath, path: FilePath) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError as err:
-        raise Exists(f"{path} has appeared meanwhile. Give another place, or delete it.") from err
-    except OSError:  # a file system without hard links
-        os.rename(temporary, path)
+        raise _appeared(path) from err
+    except OSError as err:
+        if err.errno not in NO_LINKS:
+            raise
+        _rename_new(temporary, path)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _rename_new(temporary: FilePath, path: FilePath) -> None:
+    """Rename a file onto a name that nobody else has: it is taken first, which one alone can."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError as err:
+        raise _appeared(path) from err
+    try:
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _appeared(path: FilePath) -> Exists:
+    return Exists(f"{path} has appeared meanwhile. Give another place, or delete it.")
 
 
 def _encode_header(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> bytes:
@@ -187,21 +206,22 @@ def safetensors_arrays(
         path: 8 bytes of header length, a JSON header, then the tensors.
 
     Raises:
-        Corrupt: The header is damaged, or a tensor lies outside the file.
+        Corrupt: The header is damaged, or the tensors do not fill the file one behind another.
     """
     path = FilePath(path)
-    content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
-    start, entries = _header(path, content)
-    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+    content = _mapped(path)
+    header = _header(path, content)
+    start = header.n_bytes
+    for name, entry in header.entries:
+        begin, end = entry["data_offsets"]
+        shape = tuple(entry["shape"])
         try:
             dtype = _dtype(entry["dtype"])
         except Unsupported as error:
             yield name, error
             continue
-        begin, end = entry["data_offsets"]
-        shape = tuple(entry["shape"])
-        n_bytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
-        if not 0 <= begin <= end <= content.size - start or end - begin != n_bytes:
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if end - begin != n_bytes:
             raise Corrupt(
                 f"{path}: tensor {name!r} lies in bytes {begin} to {end} of "
                 f"{content.size - start}, and {entry['dtype']}{list(shape)} takes {n_bytes}."
@@ -209,7 +229,14 @@ def safetensors_arrays(
         tensor = content[start + begin : start + end]
         if (start + begin) % dtype.itemsize:
             tensor = tensor.copy()  # NumPy views words only where they are aligned
-        yield name, tensor.view(np.ndarray).view(dtype).reshape(shape)
+        try:
+            yield name, tensor.view(np.ndarray).view(dtype).reshape(shape)
+        except (ValueError, OverflowError) as err:
+            yield name, Unsupported(f"NumPy has no arrays of this shape: {err}")
+
+
+def _mapped(path: FilePath) -> np.ndarray:
+    return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
 
 
 def _dtype(name: str) -> np.dtype:
@@ -220,20 +247,67 @@ def _dtype(name: str) -> np.dtype:
     return dtype_by_name(_SAFETENSORS_DTYPES[name]).numpy_dtype
 
 
-def _header(path: FilePath, content: np.ndarray) -> tuple[int, dict]:
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What the head of a file says: its length, and the tensors in the order of their bytes."""
+
+    n_bytes: int
+    entries: list[tuple[str, dict[str, Any]]]
+    metadata: dict[str, str]
+
+
+def _header(path: FilePath, content: np.ndarray) -> _Header:
+    """Read and check the head of a file, as strictly as the library does.
+
+    Raises:
+        Corrupt: it is damaged, names a tensor twice, or the tensors overlap or leave bytes between
+            them or behind them.
+    """
     n_bytes = int.from_bytes(content[:8].tobytes(), "little")
     if content.size < 8 or n_bytes > min(content.size - 8, _MAX_HEADER_BYTES):
         raise Corrupt(f"{path} is no safetensors file: its header would be {n_bytes} bytes long.")
     try:
-        header = json.loads(content[8 : 8 + n_bytes].tobytes())
-        entries = {name: entry for name, entry in header.items() if name != _METADATA}
-        for entry in entries.values():
+        header = json.loads(content[8 : 8 + n_bytes].tobytes(), object_pairs_hook=_unique)
+        metadata = header.pop(_METADATA, None)
+        metadata = {} if metadata is None else metadata
+        if not all(isinstance(text, str) for text in (*metadata.keys(), *metadata.values())):
+            raise TypeError(f"{_METADATA} is not of texts")
+        for name, entry in header.items():
+            name.encode()
             begin, end = entry["data_offsets"]
             numbers = [begin, end, *entry["shape"]]
             if not all(type(n) is int and n >= 0 for n in numbers) or not isinstance(
                 entry["dtype"], str
             ):
                 raise TypeError("an entry has no offsets, shape and dtype")
-    except (ValueError, TypeError, KeyError, AttributeError) as err:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as err:
         raise Corrupt(f"{path} is no safetensors file: {err!r} in its header.") from err
-    return 8 + n_bytes, entries
+    entries = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
+    _check_offsets(path, entries, content.size - 8 - n_bytes)
+    return _Header(n_bytes=8 + n_bytes, entries=entries, metadata=metadata)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a name that is given twice, of which JSON readers would keep one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        (name, _), *_ = collections.Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name!r} is given twice")
+    return found
+
+
+def _check_offsets(
+    path: FilePath, entries: Sequence[tuple[str, dict[str, Any]]], n_bytes: int
+) -> None:
+    at = 0
+    for name, entry in entries:
+        begin, end = entry["data_offsets"]
+        if begin != at or not begin <= end <= n_bytes:
+            raise Corrupt(
+                f"{path}: tensor {name!r} lies in bytes {begin} to {end} of {n_bytes}, and the one "
+                f"before ends at {at}. The file is cut or damaged: get it again."
+            )
+        at = end
+    if at != n_bytes:
+        raise Corrupt(
+            f"{path}: the tensors end at byte {at} of {n_bytes}. The file is damaged: get it again."
+        )

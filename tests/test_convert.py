@@ -322,6 +322,24 @@ def test_other_input_is_refused_by_what_it_is(saved, tmp_path):
     assert "--to ogds" in done.stderr
 
 
+def test_leaves_that_orbax_would_take_for_one_are_refused(tmp_path):
+    ogds.save(tmp_path / "item", {"a": {"b": np.ones(3)}, "a.b": np.zeros(3), "c": 1})
+    done = run("convert", tmp_path / "item", tmp_path / "out", "--to", "orbax")
+    assert done.exit_code == 2
+    assert "'a.b' would be named 'a.b'" in done.stderr
+    assert "2 leaves cannot be written" in done.stderr
+    assert os.listdir(tmp_path) == ["item"]
+
+
+def test_what_orbax_cannot_read_is_refused_and_leaves_nothing(tmp_path):
+    (tmp_path / "item").mkdir()
+    (tmp_path / "item" / "_METADATA").write_text("{")
+    done = run("convert", tmp_path / "item", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "Orbax cannot restore" in done.stderr
+    assert os.listdir(tmp_path) == ["item"]
+
+
 def test_orbax_restores_what_we_write_and_we_what_it_wrote(tmp_path):
     with enable_x64(True):
         tree = state(with_empty=False) | {"wide": jnp.arange(3, dtype=jnp.float64) / 7}

@@ -9,7 +9,16 @@ ROOT = Path(orbax_gds.__file__).parent
 
 # From the bottom up; a module may import from the lines above its own.
 LAYERS = (
-    ("_native", "_version", "errors", "final_names", "pacing", "threads", "uncollected"),
+    (
+        "_native",
+        "_version",
+        "errors",
+        "final_names",
+        "hard_links",
+        "pacing",
+        "threads",
+        "uncollected",
+    ),
     ("delta", "stripe_specs"),
     ("monitoring", "options", "dtypes", "manifest", "staging"),
     ("codecs", "drivers", "plan"),
