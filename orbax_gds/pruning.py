@@ -28,6 +28,8 @@ Kind = Literal["stripe", "base", "leftover", "unfinished"]
 DAY_SECS = 24 * 3600.0
 _DEEPEST = 2  # root/step/item
 # What a process leaves for those that publish, of its report, or of a probe. FORMAT §2, §8.1
+_REPORT = re.compile(r"p[0-9]{5,}(-[0-9]{2})?\.report\.json")
+_STRIPE = re.compile(r"p[0-9]{5,}(-[0-9]{2})?\.ogds")
 _LEFT = re.compile(r"p[0-9]{5,}(-[0-9]{2})?(\.report\.json)?(\.pending|\.probe|\.failed\.pending)")
 
 
@@ -98,18 +100,29 @@ def prune(
         dry_run: delete nothing.
 
     Returns:
-        What was deleted, or would be.
+        What was deleted, or would be; no save that has gone on since it was found.
 
     Raises:
         NotFound: there is no such directory.
         IoError: the system refused; what comes later in the list is still there.
     """
     found = orphans(root, unfinished=unfinished, min_age_secs=min_age_secs)
-    for orphan in () if dry_run else found:
+    if dry_run:
+        return found
+    deleted = []
+    for orphan in found:
         path = FilePath(orphan.path)
+        if orphan.kind == "unfinished" and _has_changed(path, orphan.changed):
+            continue  # its save goes on, or has been published
         with io_context(path, "delete"), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path) if orphan.kind == "unfinished" else path.unlink()
-    return found
+        deleted.append(orphan)
+    return deleted
+
+
+def _has_changed(directory: FilePath, since: float) -> bool:
+    found = _directory(directory)
+    return found is None or found.changed != since
 
 
 def _search(root: FilePath, unfinished: bool) -> Iterator[Orphan]:
@@ -127,16 +140,23 @@ def _search(root: FilePath, unfinished: bool) -> Iterator[Orphan]:
     if unfinished:
         others = [item for item in items if item not in set(published)]
         tops = {_top(item, root) for item in others if _is_unfinished(item, root)}
-        yield from (_directory(top) for top in tops)
+        yield from (found for top in tops if (found := _directory(top)) is not None)
 
 
 def _items(directory: FilePath, depth: int) -> Iterator[FilePath]:
     if is_item(directory):
         yield directory
     elif depth < _DEEPEST:
-        for child in directory.iterdir():
+        for child in _children(directory):
             if child.is_dir() and not child.is_symlink():
                 yield from _items(child, depth + 1)
+
+
+def _children(directory: FilePath) -> list[FilePath]:
+    """Return what lies in a directory; nothing if a job has deleted it meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return list(directory.iterdir())
+    return []
 
 
 def _is_temporary(item: FilePath, root: FilePath) -> bool:
@@ -148,9 +168,14 @@ def _is_published(item: FilePath, root: FilePath) -> bool:
 
 
 def _is_unfinished(item: FilePath, root: FilePath) -> bool:
-    """Whether a save into a directory was cut short, and it did not lose its manifest later."""
+    """Whether a save into a directory was cut short, and it did not lose its manifest later.
+
+    Where Orbax has not marked it, all that lies there must be what saves leave.
+    """
     if _is_temporary(item, root):
         return True
+    if not all(map(_is_of_a_save, _children(item))):
+        return False
     return (item / PENDING_NAME).exists() or not (item / METADATA_NAME).exists()
 
 
@@ -160,9 +185,22 @@ def _top(item: FilePath, root: FilePath) -> FilePath:
     return next((each for each in reversed(above) if TEMPORARY in each.name), item)
 
 
-def _directory(path: FilePath) -> Orphan:
-    held = [path, *path.rglob("*")]
-    statuses = [each.lstat() for each in held]
+def _is_of_a_save(path: FilePath) -> bool:
+    if path.name == BASE_NAME:
+        return path.is_dir() and not path.is_symlink()
+    known = (PENDING_NAME, COMPLETE_NAME, FAILED_NAME, METADATA_NAME)
+    patterns = (_STRIPE, _LEFT, _REPORT)
+    return path.name in known or any(pattern.fullmatch(path.name) for pattern in patterns)
+
+
+def _directory(path: FilePath) -> Orphan | None:
+    """Return a directory to delete; None if it is gone."""
+    statuses = []
+    for each in (path, *path.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            statuses.append(each.lstat())
+    if not statuses:
+        return None
     n_bytes = sum(map(_freed, statuses))
     changed = max(status.st_mtime for status in statuses)
     return Orphan(path=os.fspath(path), kind="unfinished", n_bytes=n_bytes, changed=changed)
@@ -170,7 +208,7 @@ def _directory(path: FilePath) -> Orphan:
 
 def _leftovers(item: FilePath) -> Iterator[Orphan]:
     """Yield what the save of an item that is published has left beside it."""
-    for path in item.iterdir():
+    for path in _children(item):
         known = path.name in (PENDING_NAME, COMPLETE_NAME, FAILED_NAME)
         if known or _LEFT.fullmatch(path.name):
             yield from _file(path, "leftover")
@@ -182,7 +220,8 @@ def _unnamed(named: NamedStripes, uuids: Collection[str]) -> Iterator[Orphan]:
     for path in named.item.glob("p[0-9]*.ogds"):
         if path not in kept and _uuid(path) not in uuids:
             yield from _file(path, "stripe")
-    for path in (named.item / BASE_NAME).glob("*.ogds"):
+    bases = named.item / BASE_NAME
+    for path in () if bases.is_symlink() else bases.glob("*.ogds"):  # elsewhere others may need it
         if path not in kept and path.stem not in uuids and _uuid(path) not in uuids:
             yield from _file(path, "base")
 
@@ -195,7 +234,10 @@ def _uuid(path: FilePath) -> str | None:
 
 
 def _file(path: FilePath, kind: Kind) -> Iterator[Orphan]:
-    status = path.lstat()
+    try:
+        status = path.lstat()
+    except FileNotFoundError:  # deleted meanwhile
+        return
     if stat.S_ISREG(status.st_mode):
         n_bytes, changed = _freed(status), status.st_mtime
         yield Orphan(path=os.fspath(path), kind=kind, n_bytes=n_bytes, changed=changed)

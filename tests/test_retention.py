@@ -276,6 +276,8 @@ def test_pruning_takes_nothing_that_a_readable_step_needs(data):
             if name == "7":
                 manifest = root / name / "default" / "manifest.json"
                 manifest.rename(manifest.with_name("manifest.json.pending"))
+                for mine in MINE:  # with which it would stay
+                    (root / name / "default" / mine).unlink(missing_ok=True)
             junk.append(root / name if name != "7" else root / name / "default")
         cut = data.draw(st.sampled_from([None, *left]), label="manifest lost")
         if cut is not None and not any(cut in each.parents for each in junk):
@@ -309,6 +311,59 @@ def test_where_a_manifest_cannot_be_read_no_stripe_is_an_orphan(tmp_path):
     (items[0] / "manifest.json").write_text("{")
     found = {Path(each.path).name for each in orphans(tmp_path, min_age_secs=0)}
     assert found == {"p00000.pending"}
+
+
+def test_a_directory_that_holds_other_things_is_no_unfinished_save(tmp_path):
+    (item,) = chain(tmp_path, 1, linked=True)
+    (item / "manifest.json").rename(item / "manifest.json.pending")
+    (item / "base").mkdir()
+    assert [each.path for each in orphans(tmp_path, unfinished=True, min_age_secs=0)] == [str(item)]
+    (item / "notes").mkdir()
+    (item / "notes" / "mine").touch()
+    assert orphans(tmp_path, unfinished=True, min_age_secs=0) == []
+
+
+def test_stripes_behind_a_link_are_left_alone(tmp_path):
+    (item,) = chain(tmp_path / "root", 1, linked=True)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / f"{0:032x}.ogds").touch()
+    (item / "base").symlink_to(tmp_path / "shared")
+    assert orphans(tmp_path / "root", min_age_secs=0) == []
+
+
+def test_a_save_that_goes_on_after_it_was_found_is_not_deleted(tmp_path, monkeypatch):
+    (item,) = chain(tmp_path, 1, linked=True)
+    pending = item / "manifest.json.pending"
+    (item / "manifest.json").rename(pending)
+    search = pruning.orphans
+
+    def found(*arguments, **options):
+        listed = search(*arguments, **options)
+        pending.rename(item / "manifest.json")
+        return listed
+
+    monkeypatch.setattr(pruning, "orphans", found)
+    assert prune(tmp_path, dry_run=False, unfinished=True, min_age_secs=0) == []
+    assert ogds.verify(item) == []
+
+
+@pytest.mark.parametrize("name", ["1", "1/default", "0/default/p00000.pending"])
+def test_what_a_job_deletes_while_it_is_listed_is_left_out(tmp_path, monkeypatch, name):
+    items = chain(tmp_path, 2, linked=True)
+    (items[0] / "p00000.pending").touch()
+    (items[0] / "p00001.probe").touch()
+    children = pruning._children
+
+    def then_gone(directory):
+        listed = children(directory)
+        if tmp_path / name in listed:
+            path = tmp_path / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return listed
+
+    monkeypatch.setattr(pruning, "_children", then_gone)
+    left = {Path(each.path).name for each in orphans(tmp_path, min_age_secs=0)}
+    assert left == {"p00001.probe"} | ({"p00000.pending"} if name[0] == "1" else set())
 
 
 def test_what_is_freed_counts_no_file_that_has_another_link(tmp_path):
