@@ -187,7 +187,8 @@ def _top(item: FilePath, root: FilePath) -> FilePath:
 
 def _is_of_a_save(path: FilePath) -> bool:
     if path.name == BASE_NAME:
-        return path.is_dir() and not path.is_symlink()
+        mine = path.is_symlink() or any(each.suffix != ".ogds" for each in _children(path))
+        return not mine and path.is_dir()
     known = (PENDING_NAME, COMPLETE_NAME, FAILED_NAME, METADATA_NAME)
     patterns = (_STRIPE, _LEFT, _REPORT)
     return path.name in known or any(pattern.fullmatch(path.name) for pattern in patterns)
