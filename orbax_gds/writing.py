@@ -14,7 +14,7 @@ from orbax_gds import _native, sidecar, weighing
 from orbax_gds import stripe as stripes
 from orbax_gds._version import __version__
 from orbax_gds.bandwidth import WriteMeter
-from orbax_gds.commit import leave_pending, make_directory, publish, sync_directory
+from orbax_gds.commit import io_context, leave_pending, make_directory, publish, sync_directory
 from orbax_gds.derived import FEATURE, DerivedShard
 from orbax_gds.deriving import find_derived
 from orbax_gds.drivers import open_driver
@@ -50,18 +50,23 @@ def new_directory(path: FilePath) -> Iterator[None]:
     Raises:
         Exists: there is something at the path.
     """
-    if os.path.lexists(path):
-        raise Exists(f"{path} exists already. Give another place, or delete it.")
-    parents = make_directory(path)
+    made = [each for each in path.parents if not each.exists()]
+    make_directory(path.parent)
+    with io_context(path, "make the directory"):
+        try:
+            path.mkdir()  # of several that want it one gets it
+        except FileExistsError as err:
+            what = f"{path} exists already. Give another place, or delete it."
+            raise Exists(what) from err
     try:
         yield
-        for parent in parents:
+        for parent in (path.parent, *(each.parent for each in made)):
             sync_directory(parent)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):  # somebody else may use them by now
-            for made in parents[:-1]:  # the last was there before
-                made.rmdir()
+            for parent in made:
+                parent.rmdir()
         raise
 
 

@@ -24,6 +24,7 @@ from orbax_gds import exchange, full_copy
 from orbax_gds.cli import main
 from orbax_gds.commit import read_manifest
 from orbax_gds.dtypes import DTYPES, dtype_of
+from orbax_gds.errors import Exists
 from orbax_gds.safetensors_file import (
     _SAFETENSORS_DTYPES,
     Tensor,
@@ -32,6 +33,7 @@ from orbax_gds.safetensors_file import (
     safetensors_dtypes,
     write_safetensors,
 )
+from orbax_gds.writing import new_directory
 
 pytestmark = pytest.mark.slow
 
@@ -320,6 +322,17 @@ def test_other_input_is_refused_by_what_it_is(saved, tmp_path):
     done = run("convert", tmp_path / "x.safetensors", tmp_path / "y", "--to", "orbax")
     assert done.exit_code == 2
     assert "--to ogds" in done.stderr
+
+
+def test_of_two_that_write_to_one_place_the_second_takes_nothing_from_the_first(tmp_path):
+    with new_directory(tmp_path / "a" / "out"):
+        (tmp_path / "a" / "out" / "first").touch()
+        with pytest.raises(Exists, match="exists already"), new_directory(tmp_path / "a" / "out"):
+            raise AssertionError("it is taken")
+    assert (tmp_path / "a" / "out" / "first").exists()
+    with pytest.raises(KeyError), new_directory(tmp_path / "b" / "c" / "out"):
+        raise KeyError
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_leaves_that_orbax_would_take_for_one_are_refused(tmp_path):
