@@ -54,6 +54,11 @@ def headers(draw: st.DrawFn, dtype: Dtype, words: np.ndarray, base: np.ndarray) 
     """Draw any header, with lengths that fit some bytes or none."""
     exponents = has_exponents(dtype) and draw(st.booleans())
     lengths = Delta.fitting(np.resize(words, 32768), np.resize(base, 32768), dtype).lengths
+    scales = st.tuples(st.integers(0, 7), st.integers(0, max_low_bytes(dtype)), st.just(False))
+    if has_exponents(dtype):
+        scales |= st.tuples(
+            st.integers(0, 255), st.integers(0, max_low_bytes(dtype)), st.just(True)
+        )
     return Delta(
         shift=draw(st.integers(0, 255 if exponents else 7)),
         widths=(*draw(st.lists(st.sampled_from((1, 2)), max_size=7)), 4),
@@ -62,6 +67,7 @@ def headers(draw: st.DrawFn, dtype: Dtype, words: np.ndarray, base: np.ndarray) 
         low_bytes=draw(st.integers(0, max_low_bytes(dtype))),
         lengths=lengths if draw(st.booleans()) else None,
         decay=draw(st.sampled_from((0, 1, 300, MAX_DECAY))) if may_decay(dtype) else 0,
+        scales=tuple(draw(st.lists(scales, max_size=2))),
     )
 
 
@@ -288,6 +294,36 @@ def test_words_that_only_decayed_cost_little(name: str) -> None:
         assert len(frame) < 0.11 * base.nbytes, share
         read = decode_on_every_isa(frame, words.size, words.dtype, base=base, base_crc32c=1)
         np.testing.assert_array_equal(read, words)
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP32], ids=lambda dtype: dtype.name)
+def test_sub_blocks_with_far_and_near_words_have_scales_of_their_own(dtype: Dtype) -> None:
+    base = weights(4 * 32768, dtype)
+    rng = np.random.default_rng(4)
+    near = rng.integers(0, 4, base.size).astype(dtype.word_dtype)
+    far = rng.integers(0, 64, base.size).astype(dtype.word_dtype)
+    near_bytes, far_bytes, both_bytes = (
+        len(encode_on_every_isa(base + step, dtype, codec="delta", base=base, base_crc32c=1))
+        for step in (near, far, np.where(np.arange(base.size) % 65536 < 32768, near, far))
+    )
+    assert both_bytes < 1.03 * (near_bytes + far_bytes) / 2
+
+
+def test_a_scale_that_no_sub_block_may_have_is_refused() -> None:
+    base = weights(600, BF16)
+    delta = Delta(shift=0, widths=(4,), symbols=tuple(range(16)), scales=((1, 0, False),))
+    of_base = Base(words=base, payload_crc32c=0)
+    frame = reference.encode_frame(base + 1, BF16, codec="delta", base=of_base, delta=delta)
+    read = decode_on_every_isa(frame, base.size, base.dtype, base=base)
+    np.testing.assert_array_equal(read, base + 1)
+    shift_at = 32 + 4 + 16 + 2 + 2
+    assert frame[shift_at : shift_at + 2] == bytes([1, 0])
+    header_at = 32 + 4 + 2
+    damages = ((shift_at, 7), (shift_at + 1, 2), (header_at, 1))
+    for damaged in (resealed(frame, at, more) for at, more in damages):
+        assert decode_on_every_isa(damaged, base.size, base.dtype, base=base) is None
+        with pytest.raises(Corrupt, match=r"delta: (scale|flags)"):
+            reference.decode_frame(damaged, base=of_base)
 
 
 def test_a_decay_that_no_header_may_have_is_refused() -> None:

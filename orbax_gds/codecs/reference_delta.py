@@ -1,7 +1,7 @@
 """The delta coding in plain NumPy, written from FORMAT §7.11 and nothing else."""
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,7 +32,8 @@ SUB_BLOCK_WORDS = 32768
 MAX_SHIFT = 255
 MAX_PLANES = 7
 MAX_DECAY = 32767
-_EXPONENTS, _LENGTHS, _UNCHANGED, _DECAY = 1, 2, 4, 8  # flags
+_EXPONENTS, _LENGTHS, _UNCHANGED, _DECAY, _SCALES = 1, 2, 4, 8, 16  # flags
+_KNOWN = _EXPONENTS | _LENGTHS | _DECAY | _SCALES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,8 @@ class Delta:
         low_bytes: Bytes of every difference that are written as they are.
         lengths: Code lengths of the bytes of the first bitmap: int64[256], or None.
         decay: What the base's words have lost, in 2^-24 of each; 0 for nothing.
+        scales: Shift, low bytes and exponents of the sub-blocks in turn; none for those of the
+            header.
     """
 
     shift: int
@@ -56,13 +59,15 @@ class Delta:
     low_bytes: int = 0
     lengths: np.ndarray | None = None
     decay: int = 0
+    scales: tuple[tuple[int, int, bool], ...] = ()
 
     def pack(self) -> bytes:
         """Return the bytes of the header."""
-        flags = _EXPONENTS * self.exponents | _LENGTHS * (self.lengths is not None)
-        flags |= _DECAY * (self.decay > 0)
+        flags = _LENGTHS * (self.lengths is not None) | _DECAY * (self.decay > 0)
+        flags |= _SCALES if self.scales else _EXPONENTS * self.exponents
         levels = pack_header(self.widths, self.symbols)
-        header = DELTA.pack(flags, self.shift, *levels, self.low_bytes, 0)
+        shift, low_bytes = (0, 0) if self.scales else (self.shift, self.low_bytes)
+        header = DELTA.pack(flags, shift, *levels, low_bytes, 0)
         header += struct.pack("<H", self.decay) if self.decay else b""
         return header + (b"" if self.lengths is None else pack_lengths(self.lengths))
 
@@ -73,11 +78,10 @@ class Delta:
         flags, shift, levels, symbols, low_bytes, zero = DELTA.unpack(taken)
         exponents = bool(flags & _EXPONENTS)
         if (
-            flags & ~(_EXPONENTS | _LENGTHS | _DECAY)
-            or low_bytes > max_low_bytes(dtype)
+            flags & ~_KNOWN
             or zero
-            or shift > (MAX_SHIFT if exponents else MAX_PLANES)
-            or (exponents and not has_exponents(dtype))
+            or not _is_scale(shift, low_bytes, exponents, dtype)
+            or (flags & _SCALES and (shift or low_bytes or exponents))
             or (flags & _DECAY and not may_decay(dtype))
         ):
             raise Corrupt(
@@ -98,7 +102,30 @@ class Delta:
             low_bytes=low_bytes,
             lengths=lengths,
             decay=decay,
+            scales=((0, 0, False),) if flags & _SCALES else (),
         )
+
+    def of_sub_block(self, number: int) -> "Delta":
+        """Return the header with the scale of a sub-block."""
+        if not self.scales:
+            return self
+        shift, low_bytes, exponents = self.scales[number % len(self.scales)]
+        return replace(self, shift=shift, low_bytes=low_bytes, exponents=exponents)
+
+    def pack_scale(self) -> bytes:
+        """Return what the head of a sub-block says of its own scale."""
+        own = bytes([self.shift, self.low_bytes + 128 * self.exponents])
+        return own if self.scales else b""
+
+    def take_scale(self, payload: Cursor, dtype: Dtype) -> "Delta":
+        """Read and check it."""
+        if not self.scales:
+            return self
+        shift, rest = payload.take(2, "the scale of a sub-block")
+        scale = (shift, rest % 128, rest >= 128)
+        if not _is_scale(*scale, dtype):
+            raise Corrupt(f"{payload.where}: delta: scale {scale} of a sub-block.")
+        return replace(self, scales=(scale,)).of_sub_block(0)
 
     @classmethod
     def fitting(cls, words: np.ndarray, base: np.ndarray, dtype: Dtype) -> "Delta":
@@ -119,6 +146,12 @@ class Delta:
             exponents=exponents,
             lengths=fit_lengths(first) if words.size >= SUB_BLOCK_WORDS else None,
         )
+
+
+def _is_scale(shift: int, low_bytes: int, exponents: bool, dtype: Dtype) -> bool:
+    most = MAX_SHIFT if exponents else MAX_PLANES
+    fits = shift <= most and low_bytes <= max_low_bytes(dtype)
+    return fits and (not exponents or has_exponents(dtype))
 
 
 def max_low_bytes(dtype: Dtype) -> int:
@@ -216,7 +249,8 @@ def encode_delta(
     parts = [delta.pack()]
     for at in range(0, words.size, SUB_BLOCK_WORDS):
         piece = slice(at, at + SUB_BLOCK_WORDS)
-        parts.append(_encode_sub_block(words[piece], base[piece], dtype, delta))
+        own = delta.of_sub_block(at // SUB_BLOCK_WORDS)
+        parts.append(_encode_sub_block(words[piece], base[piece], dtype, own))
     return b"".join(parts)
 
 
@@ -236,7 +270,7 @@ def _encode_sub_block(words: np.ndarray, base: np.ndarray, dtype: Dtype, delta: 
     escapes = _as_bytes(escaped, dtype.word_dtype.itemsize - delta.low_bytes)
     planes = [y[k > plane] >> np.uint64(plane) & np.uint64(1) for plane in range(int(k.max()))]
     head = np.array([*counts, escaped.size], "<u2").tobytes() + bytes([len(planes), is_coded])
-    head += np.array([plane.size for plane in planes], "<u2").tobytes()
+    head += delta.pack_scale() + np.array([plane.size for plane in planes], "<u2").tobytes()
     return b"".join([head, *bitmaps, escapes, low, *map(pack_bitmap, planes)])
 
 
@@ -271,6 +305,7 @@ def _decode_sub_block(payload: Cursor, base: np.ndarray, dtype: Dtype, delta: De
     m, where = base.size, payload.where
     counts, n_escapes = take_counts(payload, delta.widths)
     n_planes, is_coded = payload.take(2, "the head of a delta's sub-block")
+    delta = delta.take_scale(payload, dtype)
     n_bits = dtype.bits - 8 * delta.low_bytes
     if n_planes > MAX_PLANES or is_coded > (delta.lengths is not None):
         raise Corrupt(f"{where}: delta: {n_planes} planes, coded {is_coded}.")

@@ -5,6 +5,7 @@
 
 #include "bytes.h"
 #include "delta_few.h"
+#include "delta_plan.h"
 #include "huffman.h"
 #include "isa.h"
 
@@ -15,8 +16,9 @@ constexpr uint32_t kFlagExponents = 1;
 constexpr uint32_t kFlagLengths = 2;
 constexpr uint32_t kFlagUnchanged = 4;  // alone
 constexpr uint32_t kFlagDecay = 8;
+constexpr uint32_t kFlagScales = 16;
+constexpr uint32_t kFlagsKnown = kFlagExponents | kFlagLengths | kFlagDecay | kFlagScales;
 constexpr size_t kFlagsBytes = 2;
-constexpr size_t kDecayBytes = 2;
 constexpr size_t kLowBytesAt = 14;
 constexpr size_t kZeroAt = 15;
 // The header has a shift where that of a ladder of such exponents has the largest.
@@ -43,14 +45,15 @@ const uint8_t* without_decay(const uint8_t* base, uint32_t m, const DeltaTables&
 
 bool write_header(const DeltaPlan& plan, PayloadWriter& out) noexcept {
     uint8_t* header = out.reserve(kDeltaHeaderBytes);
-    uint8_t* decay = out.reserve(plan.tables.decay != 0 ? kDecayBytes : 0);
+    uint8_t* decay = out.reserve(plan.tables.decay != 0 ? kDeltaDecayBytes : 0);
     uint8_t* lengths = out.reserve(plan.tables.has_lengths ? kHuffmanHeaderBytes : 0);
     if (header == nullptr || decay == nullptr || lengths == nullptr) {
         return false;
     }
     store_u16le(header, static_cast<uint16_t>((plan.tables.exponents ? kFlagExponents : 0) |
                                               (plan.tables.has_lengths ? kFlagLengths : 0) |
-                                              (plan.tables.decay != 0 ? kFlagDecay : 0)));
+                                              (plan.tables.decay != 0 ? kFlagDecay : 0) |
+                                              (plan.tables.has_scales ? kFlagScales : 0)));
     if (plan.tables.decay != 0) {
         store_u16le(decay, plan.tables.decay);
     }
@@ -145,16 +148,21 @@ Status encode_sub_block(const uint8_t* words, const uint8_t* base, uint32_t m, c
     const uint32_t n_escapes = split(words, base, m, delta_format(dtype), tables,
                                      workspace.planes[0], workspace.delta.escapes, below);
     const size_t counts_bytes = 2 * size_t{tables.ladder.n_levels};
-    uint8_t* counts = out.reserve(counts_bytes + kDeltaHeadBytes + 2 * size_t{below.n});
+    const size_t scale_bytes = tables.has_scales ? kDeltaScaleBytes : 0;
+    uint8_t* counts =
+        out.reserve(counts_bytes + kDeltaHeadBytes + scale_bytes + 2 * size_t{below.n});
     if (counts == nullptr) {
         return Status::kNoSpace;
     }
     store_u16le(counts + counts_bytes - 2, static_cast<uint16_t>(n_escapes));
     uint8_t* head = counts + counts_bytes;
     head[0] = static_cast<uint8_t>(below.n);
+    uint8_t* n_bits = head + kDeltaHeadBytes + scale_bytes;
+    if (tables.has_scales) {
+        write_scale(scale_of(tables), head + kDeltaHeadBytes);
+    }
     for (uint32_t plane = 0; plane < below.n; ++plane) {
-        store_u16le(head + kDeltaHeadBytes + 2 * plane,
-                    static_cast<uint16_t>(below.n_bits[plane]));
+        store_u16le(n_bits + 2 * plane, static_cast<uint16_t>(below.n_bits[plane]));
     }
     bool is_coded = false;
     if (!write_delta_levels(m, tables, counts, is_coded, out, workspace) ||
@@ -196,6 +204,7 @@ LowBitsView view_below(const uint8_t* bytes, const DeltaHead& head, uint32_t low
 
 // A sub-block whose ranks lie in the workspace.
 struct DeltaSubBlock {
+    DeltaTables tables;
     DeltaHead head;
     const uint8_t* escapes;
     LowBitsView below;
@@ -204,7 +213,8 @@ struct DeltaSubBlock {
 Status read_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype, const DeltaPlan& plan,
                       DeltaSubBlock& sub_block, Workspace& workspace) noexcept {
     DeltaHead& head = sub_block.head;
-    if (const Status status = read_delta_head(in, m, dtype, plan.tables, head);
+    sub_block.tables = plan.tables;
+    if (const Status status = read_delta_head(in, m, dtype, sub_block.tables, head);
         status != Status::kOk) {
         return status;
     }
@@ -231,7 +241,8 @@ Status read_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype, const D
         status != Status::kOk) {
         return status;
     }
-    sub_block.below = view_below(planes, head, plan.tables.low_bytes, m, in.left(), workspace);
+    sub_block.below =
+        view_below(planes, head, sub_block.tables.low_bytes, m, in.left(), workspace);
     return Status::kOk;
 }
 
@@ -276,22 +287,26 @@ Status encode_delta(const ChunkWords& chunk, const uint8_t* base, const Dtype& d
         build_table(plan.lengths, workspace.huffman.encode);
     }
     NormalRuns runs(chunk.map, chunk.n_words);
+    DeltaTables tables = plan.tables;
     for (uint32_t done = 0; done < chunk.n_normal_words;) {
         const uint32_t m = std::min(kSubBlockWords, chunk.n_normal_words - done);
+        if (tables.has_scales) {
+            set_scale(tables, plan.scales[scale_at(done, chunk.n_normal_words, plan.n_scales)]);
+        }
         NormalRuns base_runs = runs;
         const uint8_t* from =
             gather(chunk.words, runs, m, dtype.container_bytes, workspace.words);
         const uint8_t* from_base = without_decay(
-            gather(base, base_runs, m, dtype.container_bytes, workspace.delta.base), m, plan.tables,
+            gather(base, base_runs, m, dtype.container_bytes, workspace.delta.base), m, tables,
             workspace);
         PayloadWriter stage(workspace.sub_block);
         if (const Status status =
-                encode_sub_block(from, from_base, m, dtype, plan.tables, stage, workspace);
+                encode_sub_block(from, from_base, m, dtype, tables, stage, workspace);
             status != Status::kOk) {
             return status;
         }
         if (!out.append(workspace.sub_block, stage.size()) ||
-            !write_below(workspace.delta.below, plan.tables.low_bytes, m, out)) {
+            !write_below(workspace.delta.below, tables.low_bytes, m, out)) {
             return Status::kNoSpace;
         }
         done += m;
@@ -328,21 +343,21 @@ Status read_delta_header(PayloadReader& in, const Dtype& dtype, DeltaPlan& plan)
     plan.tables.has_lengths = (flags & kFlagLengths) != 0;
     plan.tables.low_bytes = header[kLowBytesAt];
     const bool has_decay = (flags & kFlagDecay) != 0;
-    if ((flags & ~(kFlagExponents | kFlagLengths | kFlagDecay)) != 0 ||
-        (has_decay && !may_decay(dtype)) ||
-        header[kLowBytesAt] > max_low_bytes(dtype) || header[kZeroAt] != 0 ||
-        (plan.tables.exponents && !has_delta_exponents(dtype.split))) {
+    plan.tables.has_scales = (flags & kFlagScales) != 0;
+    if ((flags & ~kFlagsKnown) != 0 || (has_decay && !may_decay(dtype)) ||
+        header[kZeroAt] != 0) {
         return Status::kDeltaHeader;
     }
     if (const Status status = read_ladder_header(header + 2, kShifts, plan.tables.ladder);
         status != Status::kOk) {
         return status;
     }
-    if (!plan.tables.exponents && plan.tables.ladder.emax > kMaxLowPlanes) {
+    if (!is_scale(scale_of(plan.tables), dtype) ||
+        (plan.tables.has_scales && scale_of(plan.tables) != DeltaScale{})) {
         return Status::kDeltaHeader;
     }
     if (has_decay) {
-        const uint8_t* decay = in.take(kDecayBytes);
+        const uint8_t* decay = in.take(kDeltaDecayBytes);
         if (decay == nullptr) {
             return Status::kPayloadShort;
         }
@@ -359,8 +374,8 @@ Status read_delta_header(PayloadReader& in, const Dtype& dtype, DeltaPlan& plan)
                               : read_lengths(lengths, kHuffmanBytes, plan.lengths);
 }
 
-Status read_delta_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
-                       const DeltaTables& tables, DeltaHead& head) noexcept {
+Status read_delta_head(PayloadReader& in, uint32_t m, const Dtype& dtype, DeltaTables& tables,
+                       DeltaHead& head) noexcept {
     // The counts say how long the levels are only when it is known what is coded of them.
     PayloadReader counts = in;
     const uint8_t* bytes = in.take(2 * size_t{tables.ladder.n_levels} + kDeltaHeadBytes);
@@ -373,6 +388,17 @@ Status read_delta_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
     if (head.n_planes > kMaxLowPlanes || bytes[1] > 1 ||
         (head.is_coded && !tables.has_lengths)) {
         return Status::kDeltaSubBlock;
+    }
+    if (tables.has_scales) {
+        const uint8_t* own = in.take(kDeltaScaleBytes);
+        if (own == nullptr) {
+            return Status::kPayloadShort;
+        }
+        const DeltaScale scale = read_scale(own);
+        if (!is_scale(scale, dtype)) {
+            return Status::kDeltaSubBlock;
+        }
+        set_scale(tables, scale);
     }
     LadderTables ladder = tables.ladder;
     ladder.sign_slot = head.is_coded;
@@ -415,7 +441,6 @@ Status decode_delta(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words,
         build_table(plan.lengths, workspace.huffman.decode);
     }
     const DeltaFormat format = delta_format(dtype);
-    const bool may_be_few = words != nullptr && has_unchanged_symbol(plan.tables);
     for (uint32_t done = 0; done < n_normal_words;) {
         const uint32_t m = std::min(kSubBlockWords, n_normal_words - done);
         DeltaSubBlock sub_block;
@@ -423,12 +448,14 @@ Status decode_delta(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words,
             status != Status::kOk) {
             return status;
         }
+        const DeltaTables& tables = sub_block.tables;
         const RankPlanes& ranks = workspace.planes[0];
         const uint32_t n_escapes = sub_block.head.ladder.n_escapes;
         ChangedWords changed;
-        if (may_be_few && find_few(ranks, m, plan.tables, changed)) {
+        if (words != nullptr && has_unchanged_symbol(tables) &&
+            find_few(ranks, m, tables, changed)) {
             copy_runs(runs, m, word_bytes, base, words);
-            if (!merge_few(changed, ranks, m, format, plan.tables, sub_block.escapes, n_escapes,
+            if (!merge_few(changed, ranks, m, format, tables, sub_block.escapes, n_escapes,
                            sub_block.below, runs, words)) {
                 return Status::kDeltaSymbols;
             }
@@ -437,10 +464,10 @@ Status decode_delta(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words,
             uint8_t* place = place_of(runs, m, word_bytes, words);
             const uint8_t* from =
                 without_decay(gather(base, runs, m, word_bytes, workspace.delta.base), m,
-                              plan.tables, workspace);
+                              tables, workspace);
             uint8_t* to = place != nullptr ? place : workspace.words;
             const MergeDeltaFn merge = kernels().delta->merge[container_log2(dtype)];
-            if (!merge(ranks, from, m, format, plan.tables, sub_block.escapes, n_escapes,
+            if (!merge(ranks, from, m, format, tables, sub_block.escapes, n_escapes,
                        sub_block.below, to)) {
                 return Status::kDeltaSymbols;
             }

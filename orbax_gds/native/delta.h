@@ -3,6 +3,7 @@
 
 #include "block_map.h"
 #include "delta_kernels.h"
+#include "delta_scale.h"
 #include "dtypes.h"
 #include "huffman_code.h"
 #include "payload.h"
@@ -13,16 +14,7 @@ namespace ogds {
 
 inline constexpr size_t kDeltaHeaderBytes = 16;  // before the lengths
 inline constexpr size_t kDeltaHeadBytes = 2;     // of a sub-block, after its counts
-
-// Whether exponents of the base may tell what is expected.
-constexpr bool has_delta_exponents(Split split) noexcept {
-    return split != Split::kNone && split_bits(split).exponent <= 8;
-}
-
-// Low bytes of differences that may be written as they are: 2 are left above them.
-constexpr uint32_t max_low_bytes(const Dtype& dtype) noexcept {
-    return dtype.container_bytes <= 2 ? dtype.container_bytes - 1u : dtype.container_bytes - 2u;
-}
+inline constexpr size_t kDeltaDecayBytes = 2;    // after the header, with a decay
 
 // Whether words of the base may be taken less a decay.
 constexpr bool may_decay(const Dtype& dtype) noexcept {
@@ -33,7 +25,12 @@ DeltaFormat delta_format(const Dtype& dtype) noexcept;
 
 // What a chunk is coded with.
 struct DeltaPlan {
+    // More than a chunk of the engine has; the sub-blocks of longer ones share.
+    static constexpr uint32_t kMostScales = 64;
+
     DeltaTables tables;
+    DeltaScale scales[kMostScales];  // with tables.has_scales
+    uint32_t n_scales = 0;
     HuffmanLengths lengths = {};  // of the bytes of the first bitmap, with tables.has_lengths
 };
 
@@ -65,7 +62,8 @@ struct DeltaHead {
     uint32_t stream_ends[kHuffmanStreams];
 };
 
-Status read_delta_head(PayloadReader& in, uint32_t m, const Dtype& dtype,
-                       const DeltaTables& tables, DeltaHead& head) noexcept;
+// Takes the scale to the tables where sub-blocks have their own.
+Status read_delta_head(PayloadReader& in, uint32_t m, const Dtype& dtype, DeltaTables& tables,
+                       DeltaHead& head) noexcept;
 
 }  // namespace ogds

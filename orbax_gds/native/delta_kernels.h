@@ -28,6 +28,7 @@ struct DeltaTables {
     uint8_t low_bytes = 0;   // of every difference, that are written as they are
     uint16_t decay = 0;      // of the base's words, which the loops are given without it
     bool has_lengths = false;
+    bool has_scales = false;  // each sub-block has its own shift, exponents and low bytes
 };
 
 // What differences have below their symbols.

@@ -3,147 +3,13 @@
 #include <algorithm>
 
 #include "bytes.h"
+#include "delta_sample.h"
 #include "delta_words.h"
-#include "isa.h"
-#include "sampling.h"
 
 namespace ogds {
 namespace {
 
-// Of many words fewer groups than are sampled elsewhere say enough; chosen: so many, or one of so
-// many words where that is more.
-constexpr uint32_t kEnoughGroups = 64;
-constexpr uint32_t kWordsAGroup = 8192;
-constexpr uint32_t kMostSampled = 2 * kMaxGroups * kGroupWords;
 constexpr uint32_t kSizes = 65;
-
-// Words of the sample in their order: bits of z, its upper four from the first that is set on, and
-// exponent of the base.
-struct Sample {
-    uint32_t n = 0;
-    uint8_t sizes[kMostSampled];
-    uint8_t tops[kMostSampled];
-    uint8_t exponents[kMostSampled];
-};
-
-// Of the words that are sampled, those of every group that tell whether they have decayed.
-struct Decay {
-    static constexpr uint32_t kOfGroup = 8;
-    uint32_t n = 0;
-    uint32_t words[kMostSampled / kGroupWords * kOfGroup];
-    uint32_t base[kMostSampled / kGroupWords * kOfGroup];
-};
-
-uint32_t size_of(uint32_t word, uint32_t base) noexcept {
-    using D = DeltaOf<uint32_t>;
-    return 32 - static_cast<uint32_t>(
-                    __builtin_clz(D::difference(word, base, 0, 0x7FFFFFFF) | 1));
-}
-
-// The decay that half of the words are above, if differences are that much smaller with it.
-uint16_t choose_decay(const Decay& sample) noexcept {
-    constexpr uint32_t kLeast = 64;         // words; fewer say nothing
-    constexpr uint32_t kOneBitIn = 4;       // words, that it saves at the least
-    static_assert(sizeof sample.words / sizeof sample.words[0] <= kMostSampled);
-    int32_t decays[sizeof sample.words / sizeof sample.words[0]];
-    for (uint32_t i = 0; i < sample.n; ++i) {
-        const uint32_t lost = (sample.base[i] & 0x7FFFFFFF) - (sample.words[i] & 0x7FFFFFFF);
-        const uint32_t mantissa = 1u << 23 | (sample.base[i] & 0x7FFFFF);
-        const int64_t decay = int64_t{static_cast<int32_t>(lost)} * (1 << 24) / mantissa;
-        decays[i] = static_cast<int32_t>(std::clamp<int64_t>(decay, -1, kMaxDecay + 1));
-    }
-    if (sample.n < kLeast) {
-        return 0;
-    }
-    int32_t* const middle = decays + sample.n / 2;
-    std::nth_element(decays, middle, decays + sample.n);
-    if (*middle < 1 || *middle > static_cast<int32_t>(kMaxDecay)) {
-        return 0;
-    }
-    const auto decay = static_cast<uint32_t>(*middle);
-    int64_t saved = 0;
-    for (uint32_t i = 0; i < sample.n; ++i) {
-        saved += size_of(sample.words[i], sample.base[i]);
-        saved -= size_of(sample.words[i], decayed(sample.base[i], decay));
-    }
-    return saved * kOneBitIn > sample.n ? static_cast<uint16_t>(decay) : 0;
-}
-
-template <class Word>
-void add_words(const uint8_t* words, const uint8_t* base, uint32_t n, const DeltaFormat& format,
-               Sample& sample) noexcept {
-    using D = DeltaOf<Word>;
-    for (uint32_t i = 0; i < n; ++i) {
-        const Word b = D::load(base, i);
-        const uint64_t z =
-            D::difference(D::load(words, i), b, format.shift, static_cast<Word>(format.flip));
-        const auto zeros = static_cast<uint32_t>(__builtin_clzll(z | 1));
-        sample.sizes[sample.n] = static_cast<uint8_t>(z == 0 ? 0 : 64 - zeros);
-        sample.tops[sample.n] = static_cast<uint8_t>(z << zeros >> 60);
-        sample.exponents[sample.n++] = exponent_of(b, format);
-    }
-}
-
-// Calls use(first, n) for groups of the sample.
-template <class Use>
-void each_group(const ChunkWords& chunk, const Dtype& dtype, Use use) noexcept {
-    const size_t word_bytes = dtype.container_bytes;
-    const auto ahead = [&](uint32_t first) {
-        for (size_t line = 0; line < kGroupWords * word_bytes; line += 64) {
-            __builtin_prefetch(chunk.words + first * word_bytes + line);
-            __builtin_prefetch(chunk.base + first * word_bytes + line);
-        }
-    };
-    uint32_t n_groups = 0;
-    each_sampled_group(chunk.map, chunk.n_words, [&](uint32_t, uint32_t) { ++n_groups; });
-    const uint32_t enough = std::max(kEnoughGroups, chunk.n_normal_words / kWordsAGroup);
-    const uint32_t one_in = std::max(1u, n_groups / enough);
-    uint32_t n_calls = 0;
-    each_sampled_group(
-        chunk.map, chunk.n_words,
-        [&](uint32_t first, uint32_t n) {
-            if (n_calls++ % one_in == 0) {
-                use(first, n);
-            }
-        },
-        ahead);
-}
-
-uint16_t find_decay(const ChunkWords& chunk, const Dtype& dtype) noexcept {
-    using D = DeltaOf<uint32_t>;
-    if (!may_decay(dtype)) {
-        return 0;
-    }
-    Decay sample;
-    each_group(chunk, dtype, [&](uint32_t first, uint32_t n) {
-        for (uint32_t i = 0; i < std::min(n, Decay::kOfGroup); ++i) {
-            sample.words[sample.n] = D::load(chunk.words, first + i);
-            sample.base[sample.n++] = D::load(chunk.base, first + i);
-        }
-    });
-    return choose_decay(sample);
-}
-
-void take_sample(const ChunkWords& chunk, const Dtype& dtype, uint32_t decay,
-                 Sample& sample) noexcept {
-    const DeltaFormat format = delta_format(dtype);
-    const size_t word_bytes = dtype.container_bytes;
-    each_group(chunk, dtype, [&](uint32_t first, uint32_t n) {
-        const uint8_t* words = chunk.words + first * word_bytes;
-        const uint8_t* base = chunk.base + first * word_bytes;
-        uint8_t left[kGroupWords * sizeof(uint32_t)];
-        if (decay != 0) {
-            kernels().delta->decay(base, n, decay, left);
-            base = left;
-        }
-        switch (word_bytes) {
-            case 1: return add_words<uint8_t>(words, base, n, format, sample);
-            case 2: return add_words<uint16_t>(words, base, n, format, sample);
-            case 4: return add_words<uint32_t>(words, base, n, format, sample);
-            default: return add_words<uint64_t>(words, base, n, format, sample);
-        }
-    });
-}
 
 // The symbol of a word given its size and upper bits, by how many bits of it are above those below.
 class SymbolOf {
@@ -169,6 +35,23 @@ private:
 
 constexpr SymbolOf kSymbolOf;
 
+// The bits of a symbol in the levels.
+void bits_of_symbols(const LadderTables& ladder, uint32_t (&bits)[16]) noexcept {
+    for (uint32_t rank = 0; rank < 16; ++rank) {
+        uint32_t of_rank = 0;
+        uint32_t left = rank;
+        for (uint32_t l = 0; l < ladder.n_levels; ++l) {
+            const uint32_t most = (1u << ladder.widths[l]) - 1;
+            of_rank += ladder.widths[l];
+            if (left < most) {
+                break;
+            }
+            left -= most;
+        }
+        bits[ladder.symbol_of_rank[rank]] = of_rank;
+    }
+}
+
 // What a choice of the header costs.
 struct Counted {
     uint32_t symbols[16] = {};
@@ -176,18 +59,33 @@ struct Counted {
     uint64_t low_bits = 0;  // below the symbols
 };
 
-// Counts one of so many groups of the sample.
-Counted count_symbols(const Sample& sample, const DeltaTables& tables, uint32_t one_in) noexcept {
-    uint8_t below_of[256];
-    for (uint32_t e = 0; e < 256; ++e) {
-        below_of[e] = static_cast<uint8_t>(bits_below(e, tables) + 8u * tables.low_bytes);
+// How many bits a word has below its symbol, low bytes included, by the base's exponent.
+class BelowOf {
+public:
+    explicit BelowOf(DeltaScale scale) noexcept {
+        DeltaTables tables;
+        set_scale(tables, scale);
+        for (uint32_t e = 0; e < 256; ++e) {
+            of_[e] = static_cast<uint8_t>(bits_below(e, tables) + 8u * tables.low_bytes);
+        }
     }
+
+    uint32_t operator()(uint32_t exponent) const noexcept { return of_[exponent]; }
+
+private:
+    uint8_t of_[256];
+};
+
+// Counts one of so many groups of the sample.
+Counted count_symbols(const DeltaSample& sample, const DeltaTables& tables,
+                      uint32_t one_in) noexcept {
+    const BelowOf below_of(scale_of(tables));
     uint32_t symbols[4][16] = {};  // so that no count waits for the one before it
     Counted counted;
     for (uint32_t first = 0; first < sample.n; first += one_in * kGroupWords) {
         const uint32_t end = std::min(sample.n, first + kGroupWords);
         for (uint32_t i = first; i < end; ++i) {
-            const uint32_t below = below_of[sample.exponents[i]];
+            const uint32_t below = below_of(sample.exponents[i]);
             ++symbols[i % 4][kSymbolOf(sample.sizes[i], below, sample.tops[i])];
             counted.low_bits += below;
         }
@@ -199,11 +97,12 @@ Counted count_symbols(const Sample& sample, const DeltaTables& tables, uint32_t 
     return counted;
 }
 
-// The value that half of the changed words of the sample are below.
-uint32_t middle_of(const Sample& sample, bool exponents) noexcept {
+// The value that half of the changed words of a part of the sample are below.
+uint32_t middle_of(const DeltaSample& sample, bool exponents, uint32_t begin,
+                   uint32_t end) noexcept {
     uint32_t counts[256 + kSizes] = {};
     uint32_t n = 0;
-    for (uint32_t i = 0; i < sample.n; ++i) {
+    for (uint32_t i = begin; i < end; ++i) {
         if (sample.sizes[i] != 0) {
             ++counts[sample.sizes[i] + (exponents ? sample.exponents[i] : 0u)];
             ++n;
@@ -219,7 +118,7 @@ uint32_t middle_of(const Sample& sample, bool exponents) noexcept {
 // Looks for the header that takes the fewest bits by what a part of the sample takes.
 class Search {
 public:
-    Search(const Sample& sample, const Dtype& dtype) noexcept
+    Search(const DeltaSample& sample, const Dtype& dtype) noexcept
         : sample_(sample), dtype_(dtype) {}
 
     void run() noexcept {
@@ -255,7 +154,8 @@ private:
 
     void from_middle(bool exponents) noexcept {
         const auto start =
-            static_cast<int32_t>(middle_of(sample_, exponents)) - static_cast<int32_t>(kAbove);
+            static_cast<int32_t>(middle_of(sample_, exponents, 0, sample_.n)) -
+            static_cast<int32_t>(kAbove);
         uint32_t low_bytes = 0;
         uint64_t least = ~uint64_t{0};
         for (uint32_t f = 0; f <= max_low_bytes(dtype_); ++f) {
@@ -277,25 +177,130 @@ private:
         }
     }
 
-    const Sample& sample_;
+    const DeltaSample& sample_;
     const Dtype& dtype_;
     DeltaTables best_;
     uint64_t bits_ = ~uint64_t{0};
 };
 
+// Chooses the scales of the sub-blocks, beside that of the chunk, by what the symbols of the
+// chunk's levels take.
+class Scales {
+public:
+    Scales(const DeltaSample& sample, const Dtype& dtype, const DeltaTables& chunk) noexcept
+        : sample_(sample), dtype_(dtype), chunk_(scale_of(chunk)) {
+        bits_of_symbols(chunk.ladder, bits_of_);
+    }
+
+    // False if they are not worth it.
+    bool choose(DeltaPlan& plan) noexcept {
+        uint64_t of_chunk = 0;
+        uint64_t of_own = 0;
+        uint32_t begin = 0;
+        plan.n_scales = sample_.n_scales;
+        for (uint32_t i = 0; i < sample_.n_scales; ++i) {
+            begin_ = begin;
+            end_ = sample_.ends[i];
+            begin = end_;
+            best_bits_ = ~uint64_t{0};
+            consider(chunk_);
+            of_chunk += best_bits_;
+            look();
+            of_own += best_bits_;
+            plan.scales[i] = best_;
+        }
+        return of_own + of_own / kWorth < of_chunk;
+    }
+
+private:
+    static constexpr uint32_t kWorth = 64;
+    static constexpr int32_t kAbove = 3;
+
+    void look() noexcept {
+        if (begin_ == end_) {
+            return;
+        }
+        const bool exponents = has_delta_exponents(dtype_.split);
+        consider({});
+        const int32_t start = static_cast<int32_t>(middle_of(sample_, exponents, begin_, end_));
+        for (uint32_t f = 0; f <= max_low_bytes(dtype_); ++f) {
+            consider(at(exponents, f, start - kAbove));
+        }
+        const auto low_bytes = uint32_t{best_.low_bytes};
+        consider(at(exponents, low_bytes, start - kAbove + 1));
+        consider(at(exponents, low_bytes, start - kAbove - 1));
+    }
+
+    DeltaScale at(bool exponents, uint32_t low_bytes, int32_t shift) const noexcept {
+        const int32_t most = exponents ? 255 : static_cast<int32_t>(kMaxLowPlanes);
+        const int32_t of_y = shift - 8 * static_cast<int32_t>(low_bytes);
+        return {static_cast<uint8_t>(std::clamp(of_y, 0, most)), static_cast<uint8_t>(low_bytes),
+                exponents};
+    }
+
+    void consider(DeltaScale scale) noexcept {
+        const BelowOf below_of(scale);
+        const uint32_t of_escape = 8 * (dtype_.container_bytes - uint32_t{scale.low_bytes});
+        uint32_t bits_of[16];
+        std::copy_n(bits_of_, 16, bits_of);
+        bits_of[kEscapeSymbol] += of_escape;
+        uint64_t bits = 0;
+        for (uint32_t i = begin_; i < end_; ++i) {
+            const uint32_t below = below_of(sample_.exponents[i]);
+            bits += bits_of[kSymbolOf(sample_.sizes[i], below, sample_.tops[i])] + below;
+        }
+        if (bits < best_bits_) {
+            best_bits_ = bits;
+            best_ = scale;
+        }
+    }
+
+    const DeltaSample& sample_;
+    const Dtype& dtype_;
+    const DeltaScale chunk_;
+    uint32_t bits_of_[16];
+    uint32_t begin_ = 0;
+    uint32_t end_ = 0;
+    DeltaScale best_;
+    uint64_t best_bits_ = 0;
+};
+
+// The sample as the plan codes it.
+struct Coded {
+    uint8_t symbols[DeltaSample::kMost];
+    uint32_t counts[16] = {};
+    uint64_t other_bits = 0;  // below the symbols, and of escapes
+};
+
+void code_sample(const DeltaSample& sample, const Dtype& dtype, const DeltaPlan& plan,
+                 Coded& coded) noexcept {
+    const bool has_scales = plan.tables.has_scales;
+    uint32_t i = 0;
+    for (uint32_t s = 0; s < (has_scales ? plan.n_scales : 1u); ++s) {
+        const DeltaScale scale = has_scales ? plan.scales[s] : scale_of(plan.tables);
+        const BelowOf below_of(scale);
+        const uint32_t of_escape = 8 * (dtype.container_bytes - uint32_t{scale.low_bytes});
+        for (const uint32_t end = has_scales ? sample.ends[s] : sample.n; i < end; ++i) {
+            const uint32_t below = below_of(sample.exponents[i]);
+            const uint32_t symbol = kSymbolOf(sample.sizes[i], below, sample.tops[i]);
+            coded.symbols[i] = static_cast<uint8_t>(symbol);
+            ++coded.counts[symbol];
+            coded.other_bits += below + (symbol == kEscapeSymbol ? of_escape : 0);
+        }
+    }
+}
+
 // Bytes of eight words each, a bit set where the symbol is not the most frequent one: as they occur
 // in the sample, and as if the bits were independent.
-void count_bytes(const Sample& sample, const DeltaTables& tables,
+void count_bytes(const uint8_t* symbols, uint32_t n, uint32_t most_frequent,
                  uint32_t (&occurrences)[kHuffmanBytes]) noexcept {
     constexpr uint32_t kOne = 1u << 16;
     constexpr uint32_t kEach = 1u << 20;
-    const uint32_t n_bytes = std::max(1u, sample.n / 8);
+    const uint32_t n_bytes = std::max(1u, n / 8);
     uint32_t n_set = 0;
     uint32_t seen[kHuffmanBytes] = {};
-    for (uint32_t i = 0; i < sample.n; ++i) {
-        const uint32_t below = bits_below(sample.exponents[i], tables) + 8u * tables.low_bytes;
-        const uint32_t symbol = kSymbolOf(sample.sizes[i], below, sample.tops[i]);
-        const bool is_set = symbol != tables.ladder.symbol_of_rank[0];
+    for (uint32_t i = 0; i < n; ++i) {
+        const bool is_set = symbols[i] != most_frequent;
         n_set += is_set ? 1 : 0;
         occurrences[0] = i % 8 == 0 ? 0 : occurrences[0] >> 1;
         occurrences[0] |= is_set ? 0x80u : 0;
@@ -303,7 +308,7 @@ void count_bytes(const Sample& sample, const DeltaTables& tables,
             ++seen[occurrences[0]];
         }
     }
-    const uint64_t set = std::clamp<uint64_t>(uint64_t{n_set} * kOne / sample.n, 1, kOne - 1);
+    const uint64_t set = std::clamp<uint64_t>(uint64_t{n_set} * kOne / n, 1, kOne - 1);
     for (uint32_t y = 0; y < kHuffmanBytes; ++y) {
         uint64_t share = kEach;
         for (uint32_t bit = 0; bit < 8; ++bit) {
@@ -315,16 +320,16 @@ void count_bytes(const Sample& sample, const DeltaTables& tables,
 
 // Codes the first bitmap if that saves more than the lengths take. `symbols` are those that the
 // plan's tables count; returns the bits of levels.
-uint64_t choose_coding(const Sample& sample, const uint32_t (&symbols)[16], uint64_t plain_bits,
-                       uint32_t n_words, uint32_t escape_bytes, DeltaPlan& plan) noexcept {
+uint64_t choose_coding(const Coded& coded, uint32_t n, uint64_t plain_bits, uint32_t n_words,
+                       DeltaPlan& plan) noexcept {
     // Below, the entropy of the bitmap is nearly its length.
     constexpr uint32_t kLeastShare = 5;  // eighths
-    const uint32_t first = symbols[plan.tables.ladder.symbol_of_rank[0]];
-    if (first * uint64_t{8} < sample.n * uint64_t{kLeastShare}) {
+    const uint32_t most_frequent = plan.tables.ladder.symbol_of_rank[0];
+    if (coded.counts[most_frequent] * uint64_t{8} < n * uint64_t{kLeastShare}) {
         return plain_bits;
     }
     uint32_t occurrences[kHuffmanBytes] = {};
-    count_bytes(sample, plan.tables, occurrences);
+    count_bytes(coded.symbols, n, most_frequent, occurrences);
     HuffmanLengths lengths;
     fit_lengths(occurrences, lengths);
     uint64_t weighted = 0;
@@ -333,11 +338,10 @@ uint64_t choose_coding(const Sample& sample, const uint32_t (&symbols)[16], uint
         weighted += uint64_t{occurrences[y]} * lengths.of[y];
         all += occurrences[y];
     }
-    const uint64_t bitmap_bits = weighted * sample.n / (8 * all);
-    const uint64_t side_bits = 8 * uint64_t{kHuffmanHeaderBytes} * sample.n / n_words;
+    const uint64_t bitmap_bits = weighted * n / (8 * all);
+    const uint64_t side_bits = 8 * uint64_t{kHuffmanHeaderBytes} * n / n_words;
     LadderTables other = plan.tables.ladder;
-    const uint64_t bits =
-        choose_levels_after(symbols, escape_bytes, other) + bitmap_bits + side_bits;
+    const uint64_t bits = choose_levels_after(coded.counts, 0, other) + bitmap_bits + side_bits;
     if (bits >= plain_bits) {
         return plain_bits;
     }
@@ -350,7 +354,7 @@ uint64_t choose_coding(const Sample& sample, const uint32_t (&symbols)[16], uint
 }  // namespace
 
 DeltaEstimate plan_delta(const ChunkWords& chunk, const Dtype& dtype, DeltaPlan& plan) noexcept {
-    Sample sample;
+    DeltaSample sample;
     const uint16_t decay = find_decay(chunk, dtype);
     take_sample(chunk, dtype, decay, sample);
     plan = {};
@@ -363,13 +367,18 @@ DeltaEstimate plan_delta(const ChunkWords& chunk, const Dtype& dtype, DeltaPlan&
     search.run();
     plan.tables = search.best();
     plan.tables.decay = decay;
-    const Counted counted = count_symbols(sample, plan.tables, 1);
-    const uint32_t escape_bytes = dtype.container_bytes - uint32_t{plan.tables.low_bytes};
-    uint64_t bits = choose_symbol_levels(counted.symbols, escape_bytes, plan.tables.ladder);
-    bits = choose_coding(sample, counted.symbols, bits, chunk.n_normal_words, escape_bytes, plan);
+    Scales scales(sample, dtype, plan.tables);
+    if (sample.n_scales > 1 && scales.choose(plan)) {
+        plan.tables.has_scales = true;
+        set_scale(plan.tables, {});
+    }
+    Coded coded;
+    code_sample(sample, dtype, plan, coded);
+    uint64_t bits = choose_symbol_levels(coded.counts, 0, plan.tables.ladder);
+    bits = choose_coding(coded, sample.n, bits, chunk.n_normal_words, plan);
     const uint64_t head_bits = 8 * (2 * uint64_t{kMaxLowPlanes} + 24);
     const uint64_t heads = head_bits * sample.n / std::min(chunk.n_normal_words, kSubBlockWords);
-    return {bits + counted.low_bits + heads, sample.n};
+    return {bits + coded.other_bits + heads, sample.n};
 }
 
 }  // namespace ogds

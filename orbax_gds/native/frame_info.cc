@@ -141,7 +141,9 @@ Status read_delta_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
         return status;
     }
     info.tables = plan.tables.ladder;
-    info.heads_bytes = kDeltaHeaderBytes;
+    info.heads_bytes = kDeltaHeaderBytes + (plan.tables.decay != 0 ? kDeltaDecayBytes : 0);
+    const size_t head_bytes =
+        kDeltaHeadBytes + (plan.tables.has_scales ? kDeltaScaleBytes : 0);
     info.lengths_bytes = plan.tables.has_lengths ? kHuffmanHeaderBytes : 0;
     for (uint32_t done = 0; done < n_words && status == Status::kOk; done += kSubBlockWords) {
         const uint32_t m = std::min(kSubBlockWords, n_words - done);
@@ -151,7 +153,7 @@ Status read_delta_info(PayloadReader& in, uint32_t n_words, const Dtype& dtype,
             return status;
         }
         const size_t coded = head.is_coded ? head.stream_ends[kHuffmanStreams - 1] : 0;
-        info.heads_bytes += kDeltaHeadBytes + 2 * size_t{head.n_planes} +
+        info.heads_bytes += head_bytes + 2 * size_t{head.n_planes} +
                             (head.is_coded ? kHuffmanHeadBytes : 0);
         info.huffman_bytes += coded;
         info.plane_bytes += head.planes_bytes;

@@ -90,6 +90,8 @@ def header_deltas() -> Iterator[DeltaFrame]:
         "one level": replace(fitting, widths=(4,), symbols=tuple(range(16)), lengths=None),
         "wide first level": replace(fitting, widths=(2, 4)),
         "many escapes": replace(fitting, shift=0, low_bytes=0, lengths=None),
+        "scale": replace(fitting, scales=((118, 1, True),)),
+        "scale without exponents": replace(fitting, scales=((1, 0, False),)),
     }.items():
         frame = reference.encode_frame(words, BF16, codec="delta", delta=delta, base=base)
         yield f"bfloat16 {name}", frame, words, base
