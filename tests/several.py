@@ -201,6 +201,44 @@ def save_deltas(directory) -> dict:
     return {"chains": chains}
 
 
+def mostly_new(step) -> dict:
+    """A state of which each step changes a few words of the last half of `wide`, and all others."""
+    state, new = values(), values(1000 + step)
+    n_new = len(state["wide"]) // 2
+    new["wide"][n_new:] = state["wide"][n_new:]
+    new["wide"][n_new:].reshape(-1)[::97] += step
+    return new | {"step": step}
+
+
+def save_unlinked_deltas(directory) -> dict:
+    """Save steps whose bases cannot be linked, and keep one and what that follows from."""
+    import errno
+
+    import jax
+    import orbax.checkpoint as ocp
+
+    import orbax_gds as ogds
+
+    def refuse(*arguments, **options):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    os.link = refuse
+    chains = []
+    jax.monitoring.register_scalar_listener(
+        lambda event, n, **_: chains.append(n) if event.endswith("/chain_length") else None
+    )
+    kept = ogds.KeepBases(ocp.checkpoint_managers.LatestN(1))
+    options = ogds.Options(delta="EveryN(10)", chunk_bytes=1 << 18)
+    with manager(directory, options=options, preservation_policy=kept) as steps:
+        for step in range(4):
+            tree = tree_of(state=mostly_new(step))
+            steps.save(step, args=ocp.args.StandardSave(tree))
+            steps.wait_until_finished()
+            got = steps.restore(step, args=ocp.args.StandardRestore(tree_of()))
+            assert_restored(got, state=mostly_new(step))
+    return {"chains": chains}
+
+
 def large_values() -> dict:
     """Few large arrays: parameters with their masters, and one that stands alone."""
     import ml_dtypes

@@ -10,6 +10,7 @@ import pytest
 import several
 
 import orbax_gds as ogds
+from orbax_gds.commit import read_manifest
 from orbax_gds.item import Item
 
 
@@ -72,6 +73,18 @@ def test_two_processes_save_deltas_and_one_restores_them(tmp_path):
     assert ogds.verify(item) == []
     got = ogds.restore(item, several.tree_of())
     several.assert_restored(got, state=several.nudged(5))
+
+
+@pytest.mark.slow
+def test_bases_of_every_process_are_kept_where_links_are_impossible(tmp_path):
+    said = several.run_job("save_unlinked_deltas", tmp_path, 2)
+    assert [each["chains"] for each in said] == [[0, 0, 0, 0], [0, 1, 2, 3]]
+    item = tmp_path / "3" / "default"
+    assert not read_manifest(item).base.linked
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3"]
+    assert ogds.verify(item) == []
+    got = ogds.restore(item, several.tree_of())
+    several.assert_restored(got, state=several.mostly_new(3))
 
 
 @pytest.mark.slow
