@@ -26,7 +26,7 @@ __all__ = ["chunks_that_gain"]
 logger = logging.getLogger(__name__)
 
 _MOST_SHARED = 16  # chosen: leaves of fewer chunks share a sample with others of their dtype
-_LEAST_SHARED = 4  # chosen: in small states; bases of fewer are read
+_LEAST_SHARED = 4  # chosen: in small states; of fewer chunks in all the bases are read
 _GROUPS = 16  # chosen: what leaves of a small state have in common is little
 _CHUNKS_A_SAMPLE = 32  # chosen: 3 to 6 % of the chunks are coded twice where none gains
 _MOST_SAMPLES = 8  # chosen: of one leaf
@@ -77,11 +77,8 @@ def chunks_that_gain(
 
 
 def _groups(plan: Plan) -> list[np.ndarray]:
-    """Return int[k], numbers of chunks of a leaf, or of small leaves of one dtype, for each.
-
-    Chunks of a dtype of which there are too few in all are in none.
-    """
-    if not plan.n_chunks:
+    """Return int[k], numbers of chunks of a leaf, or of small leaves of one dtype, for each."""
+    if plan.n_chunks < _LEAST_SHARED:
         return []
     leaves = np.full(plan.n_chunks, -1, np.int64)  # of pools
     for shard in plan.shards:
@@ -101,8 +98,7 @@ def _groups(plan: Plan) -> list[np.ndarray]:
         small.append(leaf)
         if sum(map(len, small)) >= least:
             groups.append(np.concatenate(waiting.pop(dtype)))
-    rests = [np.concatenate(small) for small in waiting.values() if small]
-    return groups + [rest for rest in rests if len(rest) >= _LEAST_SHARED]
+    return groups + [np.concatenate(small) for small in waiting.values() if small]
 
 
 def _sample(group: np.ndarray, has_gained: np.ndarray, parts: int) -> np.ndarray:
