@@ -26,7 +26,8 @@ __all__ = ["chunks_that_gain"]
 logger = logging.getLogger(__name__)
 
 _MOST_SHARED = 16  # chosen: leaves of fewer chunks share a sample with others of their dtype
-_LEAST_SHARED = 4  # chosen: in small states; of fewer chunks in all the bases are read
+_LEAST_SHARED = 4  # chosen: in small states
+_LEAST_SAMPLED = 32  # chosen: of fewer chunks in all, each is another case, and bases take no time
 _GROUPS = 16  # chosen: what leaves of a small state have in common is little
 _CHUNKS_A_SAMPLE = 32  # chosen: 3 to 6 % of the chunks are coded twice where none gains
 _MOST_SAMPLES = 8  # chosen: of one leaf
@@ -40,7 +41,7 @@ def chunks_that_gain(
 
     Of a leaf that has chunks that were changed by the base, and deltas there, those are looked at.
     Where anything gains, deltas pay in this step, and other leaves are looked at once more before
-    they are left out.
+    they are left out, unless they are so few chunks that this would take as long as it saves.
 
     Args:
         save: whose words are all at hand.
@@ -70,7 +71,11 @@ def chunks_that_gain(
         is_gaining = [bool(np.isin(sample, smaller).any()) for sample in samples]
         for group, gaining in zip(groups, is_gaining, strict=True):
             gains[group] = gaining
-        groups = [g for g, gaining in zip(groups, is_gaining, strict=True) if not gaining]
+        groups = [
+            group
+            for group, gaining in zip(groups, is_gaining, strict=True)
+            if not gaining and len(group) >= _MOST_SHARED
+        ]
         if len(smaller) == 0:
             break
     return gains
@@ -78,7 +83,7 @@ def chunks_that_gain(
 
 def _groups(plan: Plan) -> list[np.ndarray]:
     """Return int[k], numbers of chunks of a leaf, or of small leaves of one dtype, for each."""
-    if plan.n_chunks < _LEAST_SHARED:
+    if plan.n_chunks < _LEAST_SAMPLED:
         return []
     leaves = np.full(plan.n_chunks, -1, np.int64)  # of pools
     for shard in plan.shards:
