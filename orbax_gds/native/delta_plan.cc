@@ -213,7 +213,7 @@ public:
     }
 
 private:
-    static constexpr uint32_t kWorth = 64;
+    static constexpr uint32_t kWorth = 32;
     static constexpr int32_t kAbove = 3;
 
     void look() noexcept {
@@ -226,9 +226,6 @@ private:
         for (uint32_t f = 0; f <= max_low_bytes(dtype_); ++f) {
             consider(at(exponents, f, start - kAbove));
         }
-        const auto low_bytes = uint32_t{best_.low_bytes};
-        consider(at(exponents, low_bytes, start - kAbove + 1));
-        consider(at(exponents, low_bytes, start - kAbove - 1));
     }
 
     DeltaScale at(bool exponents, uint32_t low_bytes, int32_t shift) const noexcept {
