@@ -19,47 +19,99 @@ template <class V>
 struct BelowBatch {
     static constexpr uint32_t kTile = V::kBytes * 8;
 
-    alignas(64) uint8_t k[kTile];
     alignas(64) uint8_t scales[kBatchWords];              // 2^k by the parts of each tile
     alignas(64) uint64_t has[kMaxLowPlanes][kBatchGroups];   // which words have a bit
     alignas(64) uint64_t bits[kMaxLowPlanes][kBatchGroups];  // and which is set
+    alignas(64) uint64_t escapes[kBatchGroups];              // which words are escapes
 
     static uint8_t* tile_of(uint64_t (&plane)[kBatchGroups], uint32_t tile) noexcept {
         return reinterpret_cast<uint8_t*>(plane) + size_t{tile} * V::kBytes;
     }
+};
 
-    // Of the words of a tile of which n are there; the others have no bits.
-    template <class Word>
-    void find_k(const uint8_t* base, uint32_t n, const DeltaFormat& format,
-                const DeltaTables& tables) noexcept {
-        if (!tables.exponents) {
-            __builtin_memset(k, static_cast<int>(tables.ladder.emax), kTile);
-        } else if (format.exponent_shift + 9u == 8 * sizeof(Word)) {
-            find_k_of_eight_bits<Word>(base, tables.ladder.emax);
-        } else {
-            for (uint32_t i = 0; i < kTile; ++i) {
-                k[i] = static_cast<uint8_t>(
-                    bits_below(exponent_of(DeltaOf<Word>::load(base, i), format), tables));
+// How many bits the words of a tile have below their symbols, given those of the base.
+template <class V, class Word>
+class BitsBelow {
+public:
+    using T = typename V::T;
+    static constexpr uint32_t kTile = V::kBytes * 8;
+
+    BitsBelow(const DeltaFormat& format, const DeltaTables& tables) noexcept
+        : format_(format), tables_(tables), shift_(V::splat(tables.ladder.emax & 0xFFu)),
+          most_(V::splat(kMaxLowPlanes)),
+          in_registers_(sizeof(Word) > 1 && tables.exponents &&
+                        format.exponent_shift + 9u == 8 * sizeof(Word)) {}
+
+    // Calls fn(q, k) for every part of the tile, of whose words n are there: the others have none.
+    template <class Fn>
+    OGDS_IN_REGISTERS void each(const uint8_t* base, uint32_t n, Fn fn) noexcept {
+        if constexpr (sizeof(Word) > 1) {
+            if (__builtin_expect(in_registers_ && n == kTile, 1)) {
+                for (uint32_t q = 0; q < 8; ++q) {  // of exponents of eight bits below the sign
+                    const auto e = top_exponents<V, Word>(base, q);
+                    fn(q, V::min8(V::sub8(shift_, V::min8(e, shift_)), most_));
+                }
+                return;
             }
         }
-        __builtin_memset(k + n, 0, kTile - n);
+        find(base, n);
+        for (uint32_t q = 0; q < 8; ++q) {
+            fn(q, V::load(k_ + 16 * q, kLaneWords));
+        }
     }
 
 private:
-    // Of exponents of eight bits below the sign.
-    template <class Word>
-    void find_k_of_eight_bits(const uint8_t* base, uint32_t shift) noexcept {
-        if constexpr (sizeof(Word) > 1) {
-            const auto shifts = V::splat(shift);
-            const auto most = V::splat(kMaxLowPlanes);
-            for (uint32_t q = 0; q < 8; ++q) {
-                const auto e = top_exponents<V, Word>(base, q);
-                V::store(k + 16 * q, kLaneWords,
-                         V::min8(V::sub8(shifts, V::min8(e, shifts)), most));
+    void find(const uint8_t* base, uint32_t n) noexcept {
+        if (!tables_.exponents) {
+            __builtin_memset(k_, static_cast<int>(tables_.ladder.emax), n);
+        } else {
+            for (uint32_t i = 0; i < n; ++i) {
+                k_[i] = static_cast<uint8_t>(
+                    bits_below(exponent_of(DeltaOf<Word>::load(base, i), format_), tables_));
             }
         }
+        __builtin_memset(k_ + n, 0, kTile - n);
+    }
+
+    const DeltaFormat& format_;
+    const DeltaTables& tables_;
+    const T shift_;
+    const T most_;
+    const bool in_registers_;
+    alignas(64) uint8_t k_[kTile];
+};
+
+// Places of escapes among the words of a batch.
+struct EscapePlaces {
+    static constexpr uint32_t kAtOnce = 4;
+    uint32_t n = 0;
+    uint16_t at[kBatchWords + kAtOnce];
+
+    // Adds those of a group. How many they are is a matter of chance: no branch for a few.
+    void add(uint64_t bits, uint32_t group) noexcept {
+        uint16_t* to = at + n;
+        n += static_cast<uint32_t>(__builtin_popcountll(bits));
+        do {
+            for (uint32_t i = 0; i < kAtOnce; ++i) {
+                constexpr uint64_t kLast = uint64_t{1} << 63;
+                *to++ = static_cast<uint16_t>(
+                    64 * group + static_cast<uint32_t>(__builtin_ctzll(bits | kLast)));
+                bits &= bits - 1;
+            }
+        } while (bits != 0);
     }
 };
+
+// Those of the first n words of a batch.
+inline void find_places(const uint64_t* escapes, uint32_t n, EscapePlaces& places) noexcept {
+    places.n = 0;
+    for (uint32_t g = 0; g < n / 64; ++g) {
+        places.add(escapes[g], g);
+    }
+    if (n % 64 != 0) {
+        places.add(escapes[n / 64] & low_bits(n % 64), n / 64);
+    }
+}
 
 // The most bits that a word has, given the OR of all 2^k - 1.
 template <class V>

@@ -4,8 +4,6 @@
 // Include only from files of one instruction set. Everything here is in an unnamed namespace.
 #pragma once
 
-#include <span>
-
 #include "bit_planes.h"
 #include "delta_words.h"
 #include "ladder_formats.h"
@@ -154,9 +152,9 @@ public:
         }
     }
 
-    // After the parts of a tile of which n words are there; of those at `escapes` all bits may be
-    // set.
-    void finish(uint32_t, std::span<const uint16_t>) noexcept {}
+    // After the parts of a tile of which n words are there; of those in the plane `escapes` all bits
+    // may be set.
+    void finish(uint32_t, const uint64_t*) noexcept {}
 
     // Whether no difference was too large.
     bool fit() const noexcept {
@@ -224,14 +222,11 @@ public:
         V::store(upper_ + 16 * q, kLaneWords, upper);
     }
 
-    void finish(uint32_t n, std::span<const uint16_t> escapes) noexcept {
-        for (const uint16_t i : escapes) {
-            y_[i] = 0;
-            upper_[i] = 0;
-        }
+    void finish(uint32_t n, const uint64_t* escapes) noexcept {
         const auto flip = static_cast<uint8_t>(format_.flip);
         for (uint32_t i = 0; i < n; ++i) {
-            any_ |= static_cast<uint32_t>(upper_[i]) << 8 | y_[i];
+            const uint32_t counts = static_cast<uint32_t>(escapes[i / 64] >> (i % 64) & 1) - 1;
+            any_ |= (static_cast<uint32_t>(upper_[i]) << 8 | y_[i]) & counts;
         }
         for (uint32_t i = 0; i < kTile; ++i) {
             words_[i] = D::word(y_[i], base_[i], format_.shift, flip);

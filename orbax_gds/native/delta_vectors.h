@@ -22,10 +22,11 @@ alignas(16) constexpr uint8_t kBelow[16] = {0, 1, 3, 7, 15, 31, 63, 127};
 
 // --- encoding ------------------------------------------------------------------------------------
 
-// Ranks of a tile's words and the planes of what is below their symbols. Returns the plane of the
-// escapes.
+// Ranks of a tile's words, of which n are there, and the planes of what is below their symbols.
+// Returns the plane of the escapes.
 template <class V, class Word, uint32_t kLow>
 inline typename V::T rank_tile(const Differences<V, Word, kLow>& differences,
+                               BitsBelow<V, Word>& bits_below, const uint8_t* base, uint32_t n,
                                BelowBatch<V>& batch, uint32_t tile, typename V::T& any_below,
                                const typename V::T& rank_of, const typename V::T (&flips)[4],
                                uint8_t* ranks_out, uint8_t* low) noexcept {
@@ -37,8 +38,7 @@ inline typename V::T rank_tile(const Differences<V, Word, kLow>& differences,
     T rests[8];
     T has[8];
     T any = none;
-    for (uint32_t q = 0; q < 8; ++q) {
-        const T k = V::load(batch.k + 16 * q, kLaneWords);
+    bits_below.each(base, n, [&](uint32_t q, T k) __attribute__((always_inline)) {
         T y[2];
         const T lowest = differences.split(q, y, low);
         has[q] = V::lookup(masks, k);
@@ -49,7 +49,7 @@ inline typename V::T rank_tile(const Differences<V, Word, kLow>& differences,
         const T symbol = V::narrow16(V::upper16(V::twice16(y[0]), V::zip_low8(none, inverse)),
                                      V::upper16(V::twice16(y[1]), V::zip_high8(none, inverse)));
         ranks[q] = V::lookup(rank_of, V::min8(symbol, V::splat(kEscapeSymbol)));
-    }
+    });
     T rank_planes[4];
     to_planes4<V>(ranks, rank_planes);
     for (uint32_t b = 0; b < 4; ++b) {
@@ -73,9 +73,11 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
                      uint8_t* escapes, LowBits& below) noexcept {
     using D = DeltaOf<Word>;
     constexpr uint32_t kTile = BelowBatch<V>::kTile;
-    constexpr size_t kEscapeBytes = sizeof(Word) - kLow;
+    constexpr uint32_t kEscapeBytes = sizeof(Word) - kLow;
     BelowBatch<V> batch;
+    BitsBelow<V, Word> bits_below(format, tables);
     Differences<V, Word, kLow> differences(format);
+    EscapePlaces places;
     const auto rank_of = V::table(tables.ladder.rank_of_symbol);
     typename V::T flips[4];
     set_flips<V>(tables.ladder.escape_rank, flips);
@@ -87,23 +89,27 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
     const auto split_batch = [&](const uint8_t* from, const uint8_t* from_base, uint32_t first,
                                  uint32_t n, uint32_t n_real) {
         auto any_below = V::splat(0);
+        auto any_escape = V::splat(0);
         for (uint32_t at = 0; at < n; at += kTile) {
             const uint8_t* tile = from + at * sizeof(Word);
             const uint8_t* tile_base = from_base + at * sizeof(Word);
             const uint32_t n_there = n_real - at < kTile ? n_real - at : kTile;
-            batch.template find_k<Word>(tile_base, n_there, format, tables);
             differences.set_words(tile, tile_base);
             const auto found = rank_tile<V, Word, kLow>(
-                differences, batch, at / kTile, any_below, rank_of, flips,
-                ranks_out + (first + at) / 8, below.low + size_t{first + at} * kLow);
-            if (__builtin_expect(V::any(found), 0)) {
-                for_each_bit<V>(found, n_there, [&](uint32_t i) {
-                    const Word y = D::above(D::difference(D::load(tile, i), D::load(tile_base, i),
-                                                          format.shift,
-                                                          static_cast<Word>(format.flip)),
-                                            kLow);
-                    __builtin_memcpy(escapes + kEscapeBytes * n_escapes++, &y, kEscapeBytes);
-                });
+                differences, bits_below, tile_base, n_there, batch, at / kTile, any_below,
+                rank_of, flips, ranks_out + (first + at) / 8,
+                below.low + size_t{first + at} * kLow);
+            V::store_whole(batch.tile_of(batch.escapes, at / kTile), found);
+            any_escape = V::or_(any_escape, found);
+        }
+        if (V::any(any_escape)) {
+            find_places(batch.escapes, n_real, places);
+            for (uint32_t i = 0; i < places.n; ++i) {
+                const Word y = D::above(
+                    D::difference(D::load(from, places.at[i]), D::load(from_base, places.at[i]),
+                                  format.shift, static_cast<Word>(format.flip)),
+                    kLow);
+                store_bytes<kEscapeBytes>(escapes + size_t{kEscapeBytes} * n_escapes++, y);
             }
         }
         const uint32_t of_batch = largest_of<V>(any_below);
@@ -132,17 +138,18 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
 // --- decoding ------------------------------------------------------------------------------------
 
 // Which words of a tile have a bit in which plane; returns the OR of what is below their symbols.
-template <class V>
-inline typename V::T place_tile(BelowBatch<V>& batch, uint32_t tile) noexcept {
+template <class V, class Word>
+inline typename V::T place_tile(BitsBelow<V, Word>& bits_below, const uint8_t* base, uint32_t n,
+                                BelowBatch<V>& batch, uint32_t tile) noexcept {
     const auto scales = V::table(kScales);
     typename V::T has[8];
     auto any = V::splat(0);
-    for (uint32_t q = 0; q < 8; ++q) {
-        const auto scale = V::lookup(scales, V::load(batch.k + 16 * q, kLaneWords));
+    bits_below.each(base, n, [&](uint32_t q, typename V::T k) __attribute__((always_inline)) {
+        const auto scale = V::lookup(scales, k);
         V::store_whole(batch.scales + tile * batch.kTile + V::kBytes * q, scale);
         has[q] = V::sub8(scale, V::splat(1));
         any = V::or_(any, has[q]);
-    }
+    });
     if (V::any(any)) {
         to_planes<V>(has);
     }  // else all are 0
@@ -152,17 +159,15 @@ inline typename V::T place_tile(BelowBatch<V>& batch, uint32_t tile) noexcept {
     return any;
 }
 
-// Escapes of a tile, found before its base is overwritten.
+// The words of a batch that are escapes, found before its base is overwritten.
 template <class Word>
 struct Patches {
-    static constexpr uint32_t kMost = 256;
-    uint32_t n = 0;
-    uint16_t at[kMost];
-    Word word[kMost];
+    EscapePlaces places;
+    Word words[kBatchWords];
 
-    void apply(uint8_t* words) const noexcept {
-        for (uint32_t i = 0; i < n; ++i) {
-            DeltaOf<Word>::store(words, at[i], word[i]);
+    void apply(uint8_t* to) const noexcept {
+        for (uint32_t i = 0; i < places.n; ++i) {
+            DeltaOf<Word>::store(to, places.at[i], words[i]);
         }
     }
 };
@@ -174,35 +179,48 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
     using D = DeltaOf<Word>;
     using T = typename V::T;
     constexpr uint32_t kTile = BelowBatch<V>::kTile;
-    constexpr size_t kEscapeBytes = sizeof(Word) - kLow;
+    constexpr uint32_t kEscapeBytes = sizeof(Word) - kLow;
     BelowBatch<V> batch;
+    BitsBelow<V, Word> bits_below(format, tables);
     Differences<V, Word, kLow> differences(format);
+    Patches<Word> patches;
     alignas(16) uint8_t symbols[16];
     __builtin_memcpy(symbols, tables.ladder.symbol_of_rank, 16);
     symbols[tables.ladder.escape_rank] = 0;
     const T symbol_of = V::table(symbols);
-    T flips[4];
-    set_flips<V>(tables.ladder.escape_rank, flips);
+    uint64_t rank_flips[4];
+    for (uint32_t b = 0; b < 4; ++b) {
+        rank_flips[b] = (tables.ladder.escape_rank >> b & 1) != 0 ? 0 : ~uint64_t{0};
+    }
     LowReader reader(below);
     const auto* ranks_in = reinterpret_cast<const uint8_t*>(&ranks);
     uint32_t n_taken = 0;
     bool fits = true;
-    const auto find_patches = [&](T found, const uint8_t* tile_base, const uint8_t* low,
-                                  uint32_t n_there, Patches<Word>& patches) {
-        for_each_bit<V>(found, n_there, [&](uint32_t i) {
-            if (n_taken == n_escapes) {
-                fits = false;
-                return;
+    // Of a batch; false if there are fewer.
+    const auto find_patches = [&](const uint8_t* from, const uint8_t* low, uint32_t first,
+                                  uint32_t n) {
+        for (uint32_t g = 0; g < (n + 63) / 64; ++g) {
+            uint64_t found = ~uint64_t{0};
+            for (uint32_t b = 0; b < 4; ++b) {
+                found &= ranks.bit[b][first / 64 + g] ^ rank_flips[b];
             }
-            Word y = 0;
-            __builtin_memcpy(&y, escapes + kEscapeBytes * n_taken++, kEscapeBytes);
-            fits = fits && y <= D::largest(format.bits, kLow);
-            Word z = D::with_low(y, kLow);
-            __builtin_memcpy(&z, low + kLow * i, kLow);
-            patches.at[patches.n] = static_cast<uint16_t>(i);
-            patches.word[patches.n++] =
-                D::word(z, D::load(tile_base, i), format.shift, static_cast<Word>(format.flip));
-        });
+            batch.escapes[g] = found;
+        }
+        find_places(batch.escapes, n, patches.places);
+        const uint32_t n_found = patches.places.n;
+        if (n_found > n_escapes - n_taken) {
+            return false;
+        }
+        for (uint32_t i = 0; i < n_found; ++i) {
+            const uint32_t at = patches.places.at[i];
+            const Word y = load_bytes<Word, kEscapeBytes>(escapes + size_t{kEscapeBytes} * n_taken++);
+            fits &= y <= D::largest(format.bits, kLow);
+            const auto z = static_cast<Word>(D::with_low(y, kLow) |
+                                             load_bytes<Word, kLow>(low + size_t{kLow} * at));
+            patches.words[i] =
+                D::word(z, D::load(from, at), format.shift, static_cast<Word>(format.flip));
+        }
+        return true;
     };
     const auto merge_tile = [&](const uint8_t* tile_base, const uint8_t* low, uint32_t tile,
                                 uint32_t place, uint32_t of_batch, uint32_t n_there,
@@ -213,11 +231,6 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
         for (uint32_t b = 0; b < 4; ++b) {
             rank_planes[b] =
                 V::load_whole(ranks_in + sizeof(RankPlanes::bit[0]) * b + place / 8);
-        }
-        Patches<Word> patches;
-        const T found = escapes_of<V>(rank_planes, flips);
-        if (__builtin_expect(V::any(found), 0)) {
-            find_patches(found, tile_base, low, n_there, patches);
         }
         for (uint32_t plane = 0; plane < 8; ++plane) {
             rests[plane] = plane < of_batch
@@ -237,8 +250,7 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                             V::product_high8(scale, symbol, rests[q])};
             differences.join(q, y, low);
         }
-        differences.finish(n_there, {patches.at, patches.n});
-        patches.apply(to);
+        differences.finish(n_there, batch.escapes + tile * (kTile / 64));
     };
     // Into n words, a multiple of a tile; of which n_real are there.
     const auto merge_batch = [&](const uint8_t* from, const uint8_t* low, uint32_t first,
@@ -246,8 +258,8 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
         T any_below = V::splat(0);
         for (uint32_t at = 0; at < n; at += kTile) {
             const uint32_t n_there = n_real - at < kTile ? n_real - at : kTile;
-            batch.template find_k<Word>(from + at * sizeof(Word), n_there, format, tables);
-            any_below = V::or_(any_below, place_tile<V>(batch, at / kTile));
+            any_below = V::or_(any_below, place_tile(bits_below, from + at * sizeof(Word), n_there,
+                                                     batch, at / kTile));
         }
         const uint32_t of_batch = largest_of<V>(any_below);
         if (of_batch > below.n) {
@@ -258,7 +270,7 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
             within &= reader.template take<Bits>(plane, batch.has[plane], batch.bits[plane],
                                                  n / 64);
         }
-        if (!within) {
+        if (!within || !find_patches(from, low, first, n_real)) {
             return false;
         }
         for (uint32_t at = 0; at < n; at += kTile) {
@@ -266,6 +278,7 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                        of_batch, n_real - at < kTile ? n_real - at : kTile,
                        to + at * sizeof(Word));
         }
+        patches.apply(to);
         return fits;
     };
     uint32_t i = 0;

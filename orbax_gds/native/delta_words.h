@@ -64,6 +64,31 @@ struct DeltaOf {
     }
 };
 
+// The first kBytes, up to four, of what lies there; a copy of three into a word would be slow.
+template <class Word, uint32_t kBytes>
+inline Word load_bytes(const uint8_t* at) noexcept {
+    static_assert(kBytes <= 4);
+    if constexpr (kBytes == 0) {
+        return 0;
+    } else if constexpr (kBytes == 3) {
+        return static_cast<Word>(load_u16le(at) | static_cast<uint32_t>(at[2]) << 16);
+    } else {
+        Word word = 0;
+        __builtin_memcpy(&word, at, kBytes);
+        return word;
+    }
+}
+
+template <uint32_t kBytes>
+inline void store_bytes(uint8_t* at, uint32_t word) noexcept {
+    if constexpr (kBytes == 3) {
+        store_u16le(at, static_cast<uint16_t>(word));
+        at[2] = static_cast<uint8_t>(word >> 16);
+    } else {
+        __builtin_memcpy(at, &word, kBytes);
+    }
+}
+
 // How many bits of y are below the symbol, given the base's exponent.
 inline uint32_t bits_below(uint32_t exponent, const DeltaTables& tables) noexcept {
     const uint32_t shift = tables.ladder.emax;
