@@ -246,12 +246,6 @@ Status read_sub_block(PayloadReader& in, uint32_t m, const Dtype& dtype, const D
     return Status::kOk;
 }
 
-// Where the next m normal words may be decoded at once, or nullptr.
-uint8_t* place_of(NormalRuns runs, uint32_t m, uint32_t word_bytes, uint8_t* words) noexcept {
-    const Run run = runs.next(m);
-    return words != nullptr && run.n_words == m ? words + size_t{run.first} * word_bytes : nullptr;
-}
-
 void copy_runs(NormalRuns runs, uint32_t n_words, uint32_t word_bytes, const uint8_t* base,
                uint8_t* words) noexcept {
     while (words != nullptr && words != base && n_words > 0) {
@@ -461,17 +455,16 @@ Status decode_delta(PayloadReader& in, NormalRuns runs, uint32_t n_normal_words,
             }
         } else {
             Places places(words, runs, word_bytes, workspace.keeps_words);
-            uint8_t* place = place_of(runs, m, word_bytes, words);
+            const MergeTarget target = places.target(m, workspace.words);
             const uint8_t* from =
                 without_decay(gather(base, runs, m, word_bytes, workspace.delta.base), m,
                               tables, workspace);
-            uint8_t* to = place != nullptr ? place : workspace.words;
             const MergeDeltaFn merge = kernels().delta->merge[container_log2(dtype)];
             if (!merge(ranks, from, m, format, tables, sub_block.escapes, n_escapes,
-                       sub_block.below, to)) {
+                       sub_block.below, target.words, target.past_caches)) {
                 return Status::kDeltaSymbols;
             }
-            places.put({to, false, {}, place != nullptr}, m);
+            places.put(target, m);
         }
         done += m;
     }

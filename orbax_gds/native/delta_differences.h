@@ -152,7 +152,7 @@ public:
         }
     }
 
-    // After the parts of a tile of which n words are there; of those in the plane `escapes` all bits
+    // After the parts of a tile of which n words are there; of those in the plane `escapes` any bit
     // may be set.
     void finish(uint32_t, const uint64_t*) noexcept {}
 

@@ -57,13 +57,15 @@ using SplitDeltaFn = uint32_t (*)(const uint8_t* words, const uint8_t* base, uin
                                   const DeltaFormat& format, const DeltaTables& tables,
                                   RankPlanes& ranks, uint8_t* escapes, LowBits& below) noexcept;
 
-// Inverse; `words` may be `base`. False if the ranks do not hold exactly n_escapes escapes, a word
+// Inverse; `words` may be `base`. With past_caches they are at a multiple of 16 bytes and are
+// streamed there. False if the ranks do not hold exactly n_escapes escapes, a word
 // has more bits below its symbol than there are planes, the words do not take exactly the bits of
 // every plane, or a difference is too large.
 using MergeDeltaFn = bool (*)(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                               const DeltaFormat& format, const DeltaTables& tables,
                               const uint8_t* escapes, uint32_t n_escapes,
-                              const LowBitsView& below, uint8_t* words) noexcept;
+                              const LowBitsView& below, uint8_t* words,
+                              bool past_caches) noexcept;
 
 // n words of the split fp32 less their decay; `decayed` may be `base`.
 using DecayFn = void (*)(const uint8_t* base, uint32_t n, uint32_t decay,
@@ -83,7 +85,7 @@ uint32_t split_delta_long(const uint8_t* words, const uint8_t* base, uint32_t m,
 bool merge_delta_long(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                       const DeltaFormat& format, const DeltaTables& tables,
                       const uint8_t* escapes, uint32_t n_escapes, const LowBitsView& below,
-                      uint8_t* words) noexcept;
+                      uint8_t* words, bool past_caches) noexcept;
 
 extern const DeltaKernels kDeltaScalar;
 extern const DeltaKernels kDeltaAvx2;

@@ -65,7 +65,7 @@ uint32_t split(const uint8_t* words, const uint8_t* base, uint32_t m, const Delt
 template <class Word>
 bool merge(const RankPlanes& ranks, const uint8_t* base, uint32_t m, const DeltaFormat& format,
            const DeltaTables& tables, const uint8_t* escapes, uint32_t n_escapes,
-           const LowBitsView& below, uint8_t* words) noexcept {
+           const LowBitsView& below, uint8_t* words, bool) noexcept {
     using D = DeltaOf<Word>;
     const uint32_t low_bytes = tables.low_bytes;
     const size_t escape_bytes = sizeof(Word) - low_bytes;
@@ -126,8 +126,9 @@ uint32_t split_delta_long(const uint8_t* words, const uint8_t* base, uint32_t m,
 bool merge_delta_long(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                       const DeltaFormat& format, const DeltaTables& tables,
                       const uint8_t* escapes, uint32_t n_escapes, const LowBitsView& below,
-                      uint8_t* words) noexcept {
-    return merge<uint64_t>(ranks, base, m, format, tables, escapes, n_escapes, below, words);
+                      uint8_t* words, bool past_caches) noexcept {
+    return merge<uint64_t>(ranks, base, m, format, tables, escapes, n_escapes, below, words,
+                           past_caches);
 }
 
 constinit const DeltaKernels kDeltaScalar = {

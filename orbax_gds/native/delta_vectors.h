@@ -175,7 +175,8 @@ struct Patches {
 template <class V, class Bits, class Word, uint32_t kLow>
 bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                  const DeltaFormat& format, const DeltaTables& tables, const uint8_t* escapes,
-                 uint32_t n_escapes, const LowBitsView& below, uint8_t* words) noexcept {
+                 uint32_t n_escapes, const LowBitsView& below, uint8_t* words,
+                 bool past_caches) noexcept {
     using D = DeltaOf<Word>;
     using T = typename V::T;
     constexpr uint32_t kTile = BelowBatch<V>::kTile;
@@ -213,7 +214,8 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
         }
         for (uint32_t i = 0; i < n_found; ++i) {
             const uint32_t at = patches.places.at[i];
-            const Word y = load_bytes<Word, kEscapeBytes>(escapes + size_t{kEscapeBytes} * n_taken++);
+            const Word y =
+                load_bytes<Word, kEscapeBytes>(escapes + size_t{kEscapeBytes} * n_taken++);
             fits &= y <= D::largest(format.bits, kLow);
             const auto z = static_cast<Word>(D::with_low(y, kLow) |
                                              load_bytes<Word, kLow>(low + size_t{kLow} * at));
@@ -281,13 +283,18 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
         patches.apply(to);
         return fits;
     };
+    alignas(64) uint8_t staged[kBatchWords * sizeof(Word)];
     uint32_t i = 0;
     while (m - i >= kTile) {
         const uint32_t left = (m - i) / kTile * kTile;
         const uint32_t n = left < kBatchWords ? left : kBatchWords;
         const size_t at = i * sizeof(Word);
-        if (!merge_batch(base + at, below.low + size_t{i} * kLow, i, n, n, words + at)) {
+        uint8_t* const to = past_caches ? staged : words + at;
+        if (!merge_batch(base + at, below.low + size_t{i} * kLow, i, n, n, to)) {
             return false;
+        }
+        if (past_caches) {
+            stream_group<V>(words + at, staged, static_cast<uint32_t>(n * sizeof(Word)));
         }
         i += n;
     }
@@ -301,6 +308,7 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
         }
         __builtin_memcpy(words + i * sizeof(Word), last[1], (m - i) * sizeof(Word));
     }
+    V::fence();
     return n_taken == n_escapes && reader.is_finished() && differences.fit();
 }
 
@@ -347,21 +355,22 @@ uint32_t split_any(const uint8_t* words, const uint8_t* base, uint32_t m,
 template <class V, class Bits, class Word>
 bool merge_any(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                const DeltaFormat& format, const DeltaTables& tables, const uint8_t* escapes,
-               uint32_t n_escapes, const LowBitsView& below, uint8_t* words) noexcept {
+               uint32_t n_escapes, const LowBitsView& below, uint8_t* words,
+               bool past_caches) noexcept {
     if constexpr (sizeof(Word) > 2) {
         if (tables.low_bytes == 2) {
             return merge_delta<V, Bits, Word, 2>(ranks, base, m, format, tables, escapes,
-                                                 n_escapes, below, words);
+                                                 n_escapes, below, words, past_caches);
         }
     }
     if constexpr (sizeof(Word) > 1) {
         if (tables.low_bytes == 1) {
             return merge_delta<V, Bits, Word, 1>(ranks, base, m, format, tables, escapes,
-                                                 n_escapes, below, words);
+                                                 n_escapes, below, words, past_caches);
         }
     }
     return merge_delta<V, Bits, Word, 0>(ranks, base, m, format, tables, escapes, n_escapes,
-                                         below, words);
+                                         below, words, past_caches);
 }
 
 template <class V, class Bits>

@@ -118,7 +118,9 @@ Status decode_chunk(std::span<const uint8_t> frame, const FrameHeader& header,
         whole == nullptr ? scratch.first(chunk_bytes(shape))
                          : buffers[whole->buffer].subspan(whole->byte_offset, chunk_bytes(shape));
     if (is_delta) {
-        if (const Status status = decode_chain(bases, row, shape, words, workspace, base, link);
+        // The base stays in the caches, the words that come of it go past them.
+        if (const Status status = decode_chain(bases, row, shape, scratch.first(chunk_bytes(shape)),
+                                               workspace, base, link);
             status != Status::kOk) {
             return status;
         }
