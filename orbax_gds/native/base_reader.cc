@@ -225,27 +225,30 @@ Status BaseReader::find_piece(const uint8_t* records, size_t first, Piece& piece
 Status BaseReader::read(int descriptor, Piece& piece) noexcept {
     const size_t needed = piece.end - piece.start;
     const size_t wanted = align_up(needed, kPageBytes);
-    for (size_t done = 0; done < needed;) {
+    size_t got = 0;
+    for (size_t at = 0; got < needed;) {
         if (is_stopped_.load(std::memory_order_relaxed)) {
             return Status::kStopped;
         }
-        const ssize_t n = pread(descriptor, frames_.data() + done, wanted - done,
-                                static_cast<off_t>(piece.start + done));
+        const ssize_t n = pread(descriptor, frames_.data() + at, wanted - at,
+                                static_cast<off_t>(piece.start + at));
         if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0 && errno == EINVAL && at % kPageBytes != 0) {
+            at = page_of(at);  // from where a file opened for direct reading is read on
             continue;
         }
         if (n < 0) {
             error_ = errno;
             return Status::kBaseUnread;
         }
-        const size_t got = done + static_cast<size_t>(n);
-        // A file read directly is read on from a page, and only at its end is less than one read.
-        const size_t on = got >= needed ? got : page_of(got);
-        if (on == done) {
+        at += static_cast<size_t>(n);
+        if (at <= got) {
             piece.end = piece.start + got;
-            return Status::kOk;
+            break;
         }
-        done = on;
+        got = at;
     }
     return Status::kOk;
 }

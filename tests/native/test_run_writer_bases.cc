@@ -1,7 +1,9 @@
 // Runs coded against bases in files: the same bytes from any number of threads, words that come
 // back through the chain, and errors that name what is wrong with a base.
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -14,6 +16,27 @@
 #include "samples.h"
 
 using namespace ogds;
+
+namespace {
+
+// What the files of this test are read like.
+struct Reads {
+    size_t most = ~size_t{0};  // bytes at once
+    size_t aligned_to = 1;     // offsets; others are refused
+};
+Reads reads;
+
+}  // namespace
+
+// In place of that of the library, for all that this test is linked of.
+extern "C" ssize_t pread(int descriptor, void* to, size_t n, off_t offset) {
+    if (static_cast<size_t>(offset) % reads.aligned_to != 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    const iovec whole = {to, std::min(n, reads.most)};
+    return preadv(descriptor, &whole, 1, offset);
+}
 
 namespace {
 
@@ -213,6 +236,28 @@ void faults_of_a_base_are_told(uint8_t dtype) {
     expect(Status::kFrameTruncated, 1);
 }
 
+// A network's files give a part of what is asked for; those read directly are read from pages.
+void short_reads_are_read_on(uint8_t dtype) {
+    const Chain chain = make_chain(dtype, 2);
+    Step whole(changed(dtype, 9), dtype);
+    CHECK(write(whole, chain, 1).status == Status::kOk);
+    for (const Reads each : {Reads{1000, 1}, Reads{4097, 1}, Reads{8192, 4096}, Reads{6000, 4096},
+                             Reads{~size_t{0}, 4096}}) {
+        Step step(changed(dtype, 9), dtype);
+        reads = each;
+        const RunResult result = write(step, chain, 2);
+        reads = {};
+        CHECK(result.status == Status::kOk, status_text(result.status), each.most);
+        CHECK(step.records == whole.records && step.file.content() == whole.file.content());
+    }
+    CHECK(ftruncate(chain[1]->file.descriptor(), 20) == 0);
+    Step step(changed(dtype, 9), dtype);
+    reads = {6000, 4096};
+    const RunResult result = write(step, chain, 1);
+    reads = {};
+    CHECK(result.status == Status::kFrameTruncated && result.link == 1, status_text(result.status));
+}
+
 void a_stopped_writer_reads_no_base() {
     const Chain chain = make_chain(16, 2);
     Step step(changed(16, 9), 16);
@@ -233,5 +278,6 @@ int main() {
         bytes_do_not_depend_on_threads(dtype);
     }
     faults_of_a_base_are_told(18);
+    short_reads_are_read_on(16);
     a_stopped_writer_reads_no_base();
 }
