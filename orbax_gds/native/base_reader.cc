@@ -31,9 +31,15 @@ size_t words_bytes(const RunChunk& chunk) noexcept {
     return size_t{chunk.shape.n_words} * dtype_of(chunk.shape.dtype).container_bytes;
 }
 
-// No frame of a base is longer, unless its writer lengthened it without need.
+// What there is room for; a frame that its writer lengthened by more is no base.
 size_t most_frame_bytes(const RunChunk& chunk) noexcept {
     return max_frame_bytes(chunk.shape.n_words, dtype_of(chunk.shape.dtype)) + kMostZeroBytes;
+}
+
+// Of frames as long as may be; reading others fails.
+bool is_too_long(const uint8_t* record, const RunChunk& chunk) noexcept {
+    const size_t frame_bytes = load_u32le(record + kLengthAt);
+    return frame_bytes > most_frame_bytes(chunk) && frame_bytes <= kMaxFrameBytes;
 }
 
 size_t words_room(std::span<const RunChunk> chunks) noexcept {
@@ -106,7 +112,8 @@ const uint8_t* BaseReader::record_of(size_t link, size_t chunk) const noexcept {
 
 bool BaseReader::is_left_out(size_t chunk) const noexcept {
     for (size_t link = 0; link < links_.size(); ++link) {
-        if (load_u32le(record_of(link, chunk) + kMarkAt) != 0) {
+        const uint8_t* const record = record_of(link, chunk);
+        if (load_u32le(record + kMarkAt) != 0 || is_too_long(record, chunks_[chunk])) {
             return true;
         }
     }
@@ -121,6 +128,9 @@ bool BaseReader::may_equal_base(size_t chunk, const FrameHeader& coded) noexcept
         const uint8_t* const record = record_of(link, chunk);
         if (record_is_absent(record)) {
             continue;
+        }
+        if (is_too_long(record, chunks_[chunk])) {
+            return false;
         }
         uint8_t alike[kIndexRecordBytes];
         FrameHeader expected = coded;
@@ -204,7 +214,7 @@ Status BaseReader::find_piece(const uint8_t* records, size_t first, Piece& piece
             continue;
         }
         const uint64_t offset = load_u64le(record);
-        const uint64_t frame_bytes = load_u32le(record + 8);
+        const uint64_t frame_bytes = load_u32le(record + kLengthAt);
         const bool fits = offset <= kMostOffset &&
                           frame_bytes <= most_frame_bytes(chunks_[piece.end_chunk]);
         if (piece.end_chunk == first) {

@@ -12,7 +12,8 @@ namespace ogds {
 // One link of the chains of a run's chunks: a file, and a record a chunk with the offset of its
 // frame in that file; zeros where it has none. Where the last four bytes are not zero, the chunk has
 // its base only if its own frame, without one, comes out as that of the oldest link: so unchanged
-// words are found of which no base would be worth reading.
+// words are found of which no base would be worth reading. A chunk has none, either, if a frame was
+// lengthened by more than there is room for.
 struct FileLink {
     int descriptor;
     const uint8_t* records;

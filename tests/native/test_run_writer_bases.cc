@@ -119,17 +119,18 @@ struct Runs {
 };
 
 // Writes a step from so many threads; returns what failed first.
-RunResult write(Step& step, const Chain& chain, size_t n_threads) {
+RunResult write(Step& step, const Chain& chain, size_t n_threads,
+                size_t align_bytes = kAlignBytes) {
     const Runs runs(step, chain, chain.size());
-    RunWriter writer(kOffset, {}, kAlignBytes);
+    RunWriter writer(kOffset, {}, align_bytes);
     writer.set_runs(runs.sources);
     std::vector<TurnResult> ended(n_threads);
     std::vector<std::thread> threads;
     for (TurnResult& mine : ended) {
-        threads.emplace_back([&runs, &writer, &step, &mine] {
+        threads.emplace_back([&runs, &writer, &step, &mine, align_bytes] {
             const auto own = std::make_unique<Workspace>();
             Bytes scratch(writer.scratch_bytes(runs.sources[0]));
-            Bytes out(max_run_bytes(step.chunks, kAlignBytes));
+            Bytes out(max_run_bytes(step.chunks, align_bytes));
             do {
                 mine = writer.write(step.file.descriptor(), RunWriter::Clock::now(), out, scratch,
                                     *own);
@@ -236,6 +237,22 @@ void faults_of_a_base_are_told(uint8_t dtype) {
     expect(Status::kFrameTruncated, 1);
 }
 
+// FORMAT 6 sets no limit to the zeros behind a payload.
+void a_base_lengthened_by_much_is_none(uint8_t dtype) {
+    for (const size_t n_links : {size_t{1}, size_t{2}}) {
+        Chain chain = make_chain(dtype, n_links - 1);
+        auto lengthened = std::make_unique<Step>(changed(dtype, 5), dtype);
+        CHECK(write(*lengthened, chain, 1, size_t{1} << 18).status == Status::kOk);
+        chain.push_back(std::move(lengthened));
+        for (const uint64_t seed : {uint64_t{5}, uint64_t{9}}) {
+            Step step(changed(dtype, seed), dtype);
+            const RunResult result = write(step, chain, 2);
+            CHECK(result.status == Status::kOk, status_text(result.status), n_links, seed);
+            comes_back(step, chain);
+        }
+    }
+}
+
 // A network's files give a part of what is asked for; those read directly are read from pages.
 void short_reads_are_read_on(uint8_t dtype) {
     const Chain chain = make_chain(dtype, 2);
@@ -278,6 +295,7 @@ int main() {
         bytes_do_not_depend_on_threads(dtype);
     }
     faults_of_a_base_are_told(18);
+    a_base_lengthened_by_much_is_none(16);
     short_reads_are_read_on(16);
     a_stopped_writer_reads_no_base();
 }
