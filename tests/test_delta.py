@@ -28,6 +28,7 @@ from orbax_gds.errors import Corrupt
 from orbax_gds.testing import chunks
 
 BF16, FP32 = dtype_by_name("bfloat16"), dtype_by_name("float32")
+UINT4 = dtype_by_name("uint4")
 STATUS = {text: number for number, text in _native.STATUS.items()}
 
 
@@ -485,3 +486,11 @@ def test_wrong_bases_are_wrong_arguments(
     out = np.empty_like(words)
     with pytest.raises(ValueError, match="shares memory with base"):
         _native.decode_frame(_native.encode_frame(words, FP32.id), out, base=out)
+    narrow = np.full(8, 3, np.uint8)
+    frame = _native.encode_frame(narrow, UINT4.id, base=narrow, base_crc32c=1)
+    for call in (
+        lambda base: _native.decode_frame(frame, np.empty(8, np.uint8), base=base, base_crc32c=1),
+        lambda base: _native.encode_frame(narrow, UINT4.id, base=base, base_crc32c=1),
+    ):
+        with pytest.raises(ValueError, match="base has words of more than 4 bits"):
+            call(np.full(8, 0xF3, np.uint8))

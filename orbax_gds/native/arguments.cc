@@ -1,5 +1,6 @@
 #include "arguments.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 
@@ -259,6 +260,10 @@ BaseWords::BaseWords(nb::handle words, uint32_t payload_crc, const Dtype& dtype,
     held_.emplace(words, "base", Buffer::Access::kRead);
     if (held_->words("base", dtype) != n_words) {
         refuse("base has ", held_->words("base", dtype), " words, the chunk ", n_words, ".");
+    }
+    const auto is_too_large = [&](uint8_t word) { return word >> dtype.bits != 0; };
+    if (dtype.bits < 8 && std::ranges::any_of(held_->bytes(), is_too_large)) {
+        refuse("base has words of more than ", int{dtype.bits}, " bits.");
     }
     base_ = {held_->bytes().data(), payload_crc};
 }
