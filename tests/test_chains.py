@@ -224,9 +224,23 @@ def test_an_unlinked_base_is_found_where_steps_are_items(tmp_path):
     found = reference.read_item(items[3])
     assert {path[0][1]: array.tobytes() for path, array in found.items()} == expected
     assert [entry.state for entry in list_items(tmp_path)] == ["published"] * 4
-    shutil.rmtree(items[1])
+    items[1].rename(tmp_path / "run_1.orbax-checkpoint-tmp-3")
     with pytest.raises(NotFound, match="run_3 follows from the stripe"):
         Item(items[3])
+    with pytest.raises(NotFound):
+        reference.read_item(items[3])
+
+
+def test_an_unpublished_step_has_no_base_for_the_reference_either(tmp_path):
+    items = steps_of(tmp_path, 2)
+    for item, state in zip(items, drifting(tree(), 2), strict=True):
+        ogds.save(item, state, options=OPTIONS)
+    follow(items, linked=False)
+    assert reference.read_item(items[1])
+    step = items[0].parent
+    step.rename(step.with_name(step.name + ".orbax-checkpoint-tmp-3"))
+    with pytest.raises(NotFound):
+        reference.read_item(items[1])
 
 
 @pytest.mark.parametrize("how", [lambda item: Item(item).close(), ogds.verify])

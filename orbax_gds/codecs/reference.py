@@ -76,6 +76,8 @@ __all__ = [
     "write_stripe",
 ]
 
+_TEMPORARY = ".orbax-checkpoint-tmp"  # required: FORMAT §3.5, of what is not published
+
 LeafPath = tuple[tuple[str, str | int], ...]
 
 FEATURES = frozenset({"derived", "kinds", "delta"})
@@ -265,7 +267,11 @@ def _chains(directory: Path, manifest: dict[str, Any]) -> list[Chain]:
     if not base["linked"]:
         own = directory.absolute()
         named_alike = own.parent.parent.glob(f"*/{glob.escape(own.name)}/manifest.json")
-        for path in (*named_alike, *own.parent.glob("*/manifest.json")):
+        beside = own.parent.glob("*/manifest.json")
+        for path in (
+            *(path for path in named_alike if _TEMPORARY not in path.parent.parent.name),
+            *(path for path in beside if _TEMPORARY not in path.parent.name),
+        ):
             if path.parent != own:
                 with suppress(Corrupt, Unsupported):
                     siblings[path.parent] = _read_manifest(path.parent)

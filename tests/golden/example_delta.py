@@ -74,6 +74,9 @@ def _lines() -> Iterator[str]:
     yield ""
     yield from bytes_table(frame, _fields(frame, k, level_1, level_2, bitmaps))
     yield ""
+    yield "With f = 1 the low byte of each z would stand before the planes, in the order of words:"
+    yield f"`{z.astype(np.uint8).tobytes().hex(' ')}`, and every y would be 0."
+    yield ""
     yield "Had all words stayed as they were, `04 00` would follow the CRC32C, and then zeros."
 
 
