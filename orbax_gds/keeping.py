@@ -18,10 +18,15 @@ class Keeping:
 
     Args:
         directory: the root; None for that of the handlers of this process, if there is only one.
+
+    Attributes:
+        root: the directory; with None, once steps under a root rely on this, that root.
+        is_named: whether there was a directory.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None) -> None:
         self.root = None if directory is None else FilePath(directory).absolute()
+        self.is_named = directory is not None
         with _lock:
             _in_use.add(self)
 
@@ -32,16 +37,20 @@ _lock = threading.Lock()
 
 def why_not_kept(root: FilePath) -> str | None:
     """Return why what steps under a root follow from may be deleted; None if it is kept."""
+    known = known_roots()
     with _lock:
-        roots = [keeping.root for keeping in _in_use]
-    if any(each is not None and _is_same(each, root) for each in roots):
-        return None
-    if None not in roots:
-        return "no KeepBases keeps what they follow from"
-    named = [each for each in roots if each is not None]
-    others = [each for each in known_roots() if not _is_same(each, root)]
-    if all(any(_is_same(each, other) for each in named) for other in others):
-        return None
+        named = [each.root for each in _in_use if each.is_named and each.root is not None]
+        unnamed = [each for each in _in_use if not each.is_named]
+        if any(_is_same(each, root) for each in named):
+            return None
+        if not unnamed:
+            return "no KeepBases keeps what they follow from"
+        others = [each for each in known if not _is_same(each, root)]
+        fitting = [each for each in unnamed if each.root is None or _is_same(each.root, root)]
+        if fitting and all(any(_is_same(each, other) for each in named) for other in others):
+            for each in fitting:  # they serve no other, even once the handlers of this are gone
+                each.root = root
+            return None
     return "KeepBases needs its `directory` where a process saves to several roots"
 
 

@@ -106,6 +106,7 @@ def mark_of(item: FilePath) -> tuple[int, int] | None:
 
 
 _in_use: weakref.WeakSet["KnownSteps"] = weakref.WeakSet()  # those of the process that save
+_in_use_lock = threading.Lock()
 
 
 def known_roots() -> dict[FilePath, list[list[Noted]]]:
@@ -115,7 +116,9 @@ def known_roots() -> dict[FilePath, list[list[Noted]]]:
     the next save may be coded against.
     """
     roots: dict[FilePath, list[list[Noted]]] = {}
-    for known in list(_in_use):
+    with _in_use_lock:
+        in_use = list(_in_use)
+    for known in in_use:
         for root, noted in known.roots().items():
             roots.setdefault(root, []).extend(noted)
     return roots
@@ -137,11 +140,13 @@ class KnownSteps:
         if found is not None:
             with self._lock:
                 self._roots.add(found[0].root)
-            _in_use.add(self)
+            with _in_use_lock:
+                _in_use.add(self)
 
     def close(self) -> None:
         """Ask no policy to keep a step for what is saved here, until more is."""
-        _in_use.discard(self)
+        with _in_use_lock:
+            _in_use.discard(self)
 
     def roots(self) -> dict[FilePath, list[list[Noted]]]:
         """Return the roots of what is saved here, and what was noted of each item under them."""

@@ -60,16 +60,19 @@ class KeepBases:
         if all(kept):
             return kept
         steps = {info.step for info, keep in zip(checkpoints, kept, strict=True) if keep}
-        needed: set[int] = set()
+        staying = set(steps)
+        roots: list[list[tuple[int, NamedStripes]]] = []
         for root, noted in self._roots().items():
             try:
-                needed |= self._needed(root, steps, noted)
+                roots.append(self._published(root))
             except (OSError, Unsupported) as err:
                 if isinstance(err, FileNotFoundError):
                     continue  # the root is not there yet
                 logger.warning("All steps under %s are kept: %s", root, err)
                 return [True] * len(kept)
-        return [keep or info.step in needed for info, keep in zip(checkpoints, kept, strict=True)]
+            staying |= _next_bases(roots[-1], steps, noted)
+        _with_bases(staying, roots)
+        return [info.step in staying for info in checkpoints]
 
     def _roots(self) -> dict[FilePath, list[list[Noted]]]:
         """Return roots, and what was saved or restored last under each."""
@@ -79,10 +82,8 @@ class KeepBases:
         own = FilePath(self.directory).absolute()
         return {own: [noted for lists in roots.values() for noted in lists]}
 
-    def _needed(
-        self, root: FilePath, kept: Collection[int], noted: Iterable[Sequence[Noted]]
-    ) -> set[int]:
-        """Return the steps that kept ones follow from, or may once they are saved."""
+    def _published(self, root: FilePath) -> list[tuple[int, NamedStripes]]:
+        """Return what the items of the steps under a root name, by the number of the step."""
         found = [
             (number, named)
             for number, item in published_items(root)
@@ -91,15 +92,7 @@ class KeepBases:
         there = {named.item for _, named in found}
         for item in [each for each in self._known if root in each.parents and each not in there]:
             del self._known[item]
-        numbers = {number for number, _ in found}
-        last = {item for each in noted if (item := _first_there(each, found)) is not None}
-        needed: set[int] = set()
-        for step in set(kept) - numbers:  # being saved just now, against one of these
-            needed.update(sorted(number for number in numbers if number < step)[-1:])
-            needed.update(number for number, named in found if named.item in last)
-        staying = [named for number, named in found if number in needed or number in kept]
-        uuids = {uuid for named in staying for uuid in named.from_others}
-        return needed | {number for number, named in found if uuids & _held(named)}
+        return found
 
     def _named(self, item: FilePath) -> NamedStripes | None:
         """Return what an item names; None if it is damaged, so that nothing of it can be read."""
@@ -113,6 +106,35 @@ class KeepBases:
             return None
         self._known[item] = mark, named
         return named
+
+
+def _next_bases(
+    found: Sequence[tuple[int, NamedStripes]],
+    kept: Collection[int],
+    noted: Iterable[Sequence[Noted]],
+) -> set[int]:
+    """Return the steps of a root that those which are being saved may follow from."""
+    numbers = {number for number, _ in found}
+    last = {item for each in noted if (item := _first_there(each, found)) is not None}
+    bases: set[int] = set()
+    for step in set(kept) - numbers:  # being saved just now, against one of these
+        bases.update(sorted(number for number in numbers if number < step)[-1:])
+        bases.update(number for number, named in found if named.item in last)
+    return bases
+
+
+def _with_bases(staying: set[int], roots: Sequence[Sequence[tuple[int, NamedStripes]]]) -> None:
+    """Add to the numbers of steps that stay those that they follow from, under every root.
+
+    Whose steps are asked about is not known: where one stays because of another root's of the same
+    number, what it follows from stays, too.
+    """
+    n_before = -1
+    while len(staying) != n_before:
+        n_before = len(staying)
+        for found in roots:
+            uuids = {u for number, named in found if number in staying for u in named.from_others}
+            staying |= {number for number, named in found if uuids & _held(named)}
 
 
 def _first_there(

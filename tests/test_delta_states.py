@@ -28,7 +28,7 @@ from changing_trees import (
     restructure,
     to_save,
 )
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -58,7 +58,9 @@ POLICIES: dict[str, Callable[[], Any]] = {
 }
 LOSSES = (3.0, 1.0, 2.0)
 CALM = settings(deadline=None, suppress_health_check=list(HealthCheck))
-FAST = settings(CALM, max_examples=5, stateful_step_count=12)
+# A failure is told at once: to make it smaller may take minutes. The large one does.
+AT_ONCE = (Phase.explicit, Phase.reuse, Phase.generate)
+FAST = settings(CALM, max_examples=5, stateful_step_count=12, phases=AT_ONCE)
 LARGE = settings(CALM, max_examples=40, stateful_step_count=40)
 
 

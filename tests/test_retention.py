@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from in_memory import assert_same_bits
 
 import orbax_gds as ogds
-from orbax_gds import keeping, known_steps, pruning
+from orbax_gds import keeping, known_steps, pruning, retention
 from orbax_gds.cli import main
 from orbax_gds.commit import read_manifest
 from orbax_gds.keeping import why_not_kept
@@ -142,6 +142,17 @@ def test_a_policy_vouches_for_its_own_directory_while_it_is_in_use(tmp_path):
     del named
 
 
+def test_a_policy_without_a_directory_serves_one_root_even_after_its_handler_is_closed(tmp_path):
+    policy = KeepBases(LatestN(1))
+    handler = ogds.GdsCheckpointHandler(ogds.Options(delta=ogds.EveryN(9)))
+    handler.save(tmp_path / "one" / "0" / "default", ogds.args.GdsSave({"w": 1}))
+    assert why_not_kept(tmp_path / "one") is None
+    handler.close()
+    assert "directory" in why_not_kept(tmp_path / "other")
+    assert why_not_kept(tmp_path / "one") is None
+    del policy
+
+
 def test_linked_steps_need_only_the_last_one_besides(tmp_path):
     with manager(tmp_path, KeepBases(LatestN(1)), ogds.EveryN(9)) as saves:
         for step in range(4):
@@ -202,6 +213,18 @@ def test_only_manifests_that_need_others_keep_them(tmp_path):
     chain(tmp_path / "b", 3, linked=True)
     assert preserved(tmp_path / "b", {2}, [0, 1, 2]) == [2]
     assert preserved(tmp_path / "none", {2}, [0, 1, 2]) == [2]
+
+
+def test_a_step_kept_for_another_root_keeps_what_it_follows_from(tmp_path, monkeypatch):
+    chain(tmp_path / "a", 3, linked=False)
+    for step in ("a/4", "b/2"):
+        ogds.save(tmp_path / step / "default", {"w": np.ones(9)})
+    roots = {tmp_path / root: [] for root in ("a", "b")}
+    monkeypatch.setattr(retention, "known_roots", lambda: roots)
+    # 5 is being saved, under b perhaps from 2
+    assert preserved(None, {5}, range(6)) == [0, 1, 2, 4, 5]
+    del roots[tmp_path / "b"]
+    assert preserved(None, {5}, range(6)) == [4, 5]
 
 
 def test_a_root_that_cannot_be_read_keeps_all_and_a_damaged_step_needs_nothing(tmp_path):
