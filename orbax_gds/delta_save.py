@@ -15,7 +15,7 @@ from orbax_gds._native import STATUS, BrokenBase
 from orbax_gds.base_sample import chunks_that_gain
 from orbax_gds.base_step import BaseStep, find_base
 from orbax_gds.chains import is_delta, is_unchanged
-from orbax_gds.commit import sync_directory
+from orbax_gds.commit import io_context, sync_directory
 from orbax_gds.delta import Never
 from orbax_gds.drivers import Driver
 from orbax_gds.dtypes import CONTAINER_BYTES
@@ -157,8 +157,18 @@ class DeltaSave(contextlib.AbstractContextManager["DeltaSave"]):
             self._let_go("no chunk is smaller as a delta")
 
     def sync(self) -> None:
-        """Make the links in the item durable."""
-        if self.base is not None and self.base.not_linked is None:
+        """Make the links in the item durable, and the stripes: a step may be a copy, never synced.
+
+        Raises:
+            IoError: the system refused.
+        """
+        if self.base is None:
+            return
+        for link in self.base.files:
+            assert link.file.descriptor is not None, "seen when it was opened"
+            with io_context(link.path, "sync"):
+                os.fsync(link.file.descriptor)
+        if self.base.not_linked is None:
             sync_directory(self._directory / BASE_NAME)
 
     def _let_go(self, reason: str) -> None:

@@ -36,7 +36,8 @@ def link_stripes(directory: FilePath, places: Mapping[str, FilePath]) -> str | N
         os.makedirs(directory / BASE_NAME, exist_ok=True)
         for uuid, path in places.items():
             with contextlib.suppress(FileExistsError):  # of an earlier attempt, and checked later
-                os.link(path, directory / base_file(uuid))
+                # of a symbolic link the file, as a link to it would be gone with its target
+                os.link(os.path.realpath(path), directory / base_file(uuid))
     except OSError as err:
         unlink_stripes(directory, places)
         if err.errno in NO_LINKS:
