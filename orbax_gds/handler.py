@@ -196,7 +196,7 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
         """
         source = _local(directory)
         request = self._request(source, args)
-        tree = restoring.restore(
+        found = restoring.restored(
             source,
             request.abstract,
             request.leaves,
@@ -206,9 +206,10 @@ class GdsCheckpointHandler(ocp.AsyncCheckpointHandler):
             partial=request.partial,
         )
         if request.leaves is None:
-            self._known_plans().expect(tree)
+            self._known_plans().expect(found.tree)
+        if found.is_whole:  # training goes on from it
             self._steps.note_restored(source)
-        return tree
+        return found.tree
 
     def metadata(self, directory: os.PathLike[str]) -> Any:
         """Return Orbax's `TreeMetadata` of the item, read from its manifest alone.

@@ -1,5 +1,6 @@
 """A restore, from published item to PyTree: manifest → plan → read → decode → assemble."""
 
+import dataclasses
 import itertools
 import os
 from collections import defaultdict
@@ -59,31 +60,67 @@ def restore(
         >>> ogds.restore(path)["w"]
         array([1., 1., 1.])
     """
+    return restored(
+        path,
+        abstract,
+        leaves,
+        options=options,
+        strict=strict,
+        partial=partial,
+        fallback_sharding=fallback_sharding,
+    ).tree
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Restored:
+    """What was restored of an item.
+
+    Attributes:
+        tree: it.
+        is_whole: whether no stored leaf was left out.
+    """
+
+    tree: Any
+    is_whole: bool
+
+
+def restored(
+    path: str | os.PathLike[str],
+    abstract: Any = None,
+    leaves: Iterable[Path | str] | None = None,
+    *,
+    options: Options | None = None,
+    strict: bool = True,
+    partial: bool = False,
+    fallback_sharding: Any = None,
+) -> Restored:
+    """Restore as `restore` does, and say whether that was all."""
     if abstract is not None and leaves is not None:
         raise Mismatch("Pass either abstract or leaves: abstract already says what to restore.")
     began = Lap()
     with Item(path, options=options) as item:
         open_secs = began.secs
-        tree = _tree(item, abstract, leaves, strict, partial, fallback_sharding)
+        found = _restored(item, abstract, leaves, strict, partial, fallback_sharding)
     times = {"open_secs": open_secs, "restore_secs": began.secs, "cpu_secs": began.cpu_secs}
     events.emit_restore(times, item.bytes_read)
-    return tree
+    return found
 
 
-def _tree(
+def _restored(
     item: Item,
     abstract: Any,
     leaves: Iterable[Path | str] | None,
     strict: bool,
     partial: bool,
     fallback_sharding: Any,
-) -> Any:
+) -> Restored:
     specs = item.manifest.leaves
     if abstract is None:
         chosen = range(len(specs)) if leaves is None else _chosen(specs, leaves, item.path)
         values = _values(item, dict.fromkeys(chosen), strict, fallback_sharding)
         with trees.uncollected():
-            return trees.unflatten([specs[i] for i in chosen], [values.get(i) for i in chosen])
+            tree = trees.unflatten([specs[i] for i in chosen], [values.get(i) for i in chosen])
+        return Restored(tree=tree, is_whole=len(set(chosen)) == len(specs))
     with trees.uncollected():
         asked, treedef = trees.flatten_target(abstract)
         matched = _match(specs, [p for p, _ in asked], partial, item.path)
@@ -91,7 +128,8 @@ def _tree(
         leaf: target for leaf, (_, target) in zip(matched, asked, strict=True) if target is not ...
     }
     values = _values(item, targets, strict, fallback_sharding)
-    return treedef.unflatten([values[i] if i in targets else ... for i in matched])
+    tree = treedef.unflatten([values[i] if i in targets else ... for i in matched])
+    return Restored(tree=tree, is_whole=len(targets) == len(specs))
 
 
 def _values(

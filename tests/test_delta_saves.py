@@ -100,12 +100,36 @@ def test_after_a_restore_of_an_older_step_that_is_the_base(tmp_path, fresh):
     assert_restores(item_of(tmp_path, 5), 5)
 
 
-def test_a_restore_of_a_part_changes_no_base(tmp_path):
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"leaves": ["b"]},
+        {"item": {"b": 0}, "partial_restore": True},
+        {"item": {"b": 0, "w": ..., "step": ...}},
+    ],
+)
+def test_a_restore_of_a_part_changes_no_base(tmp_path, asked):
     job = Job(tmp_path)
     job.save(0, 1)
-    job.restore(0, leaves=["b"])
+    if "item" in asked:
+        asked["item"]["b"] = state(0)["b"]
+    job.restore(0, **asked)
     job.save(2)
     assert base_of(tmp_path, 2) == 1
+    job.restore(0, item=state(0), partial_restore=True)  # all of it
+    job.save(3)
+    assert base_of(tmp_path, 3) == 0
+
+
+def test_where_links_are_impossible_no_step_but_the_last_serves(tmp_path, monkeypatch, reports):
+    job = Job(tmp_path)
+    job.save(0, 1)
+    shutil.rmtree(item_of(tmp_path, 1) / "base")
+    monkeypatch.setattr(linked_stripes.os, "link", _no_link)
+    policy = ogds.KeepBases(ocp.checkpoint_managers.LatestN(1), tmp_path)
+    job.save(2)
+    assert "the last step alone" in reports[-1].delta_reason
+    del policy
 
 
 def test_code_for_orbaxs_own_handlers_saves_deltas(tmp_path):
