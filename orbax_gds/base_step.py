@@ -21,7 +21,7 @@ from orbax_gds.chains import find_stripes, links_of
 from orbax_gds.delta import Chain, DeltaPolicy, Never, policy_text
 from orbax_gds.drivers import Driver
 from orbax_gds.errors import OgdsError
-from orbax_gds.final_names import TEMPORARY, final_path, step_number
+from orbax_gds.final_names import COMMITTED, TEMPORARY, final_path, is_in_place, step_number
 from orbax_gds.keeping import why_not_kept
 from orbax_gds.known_steps import KnownSteps, Place, mark_of, place_of
 from orbax_gds.linked_stripes import link_stripes, unlink_stripes
@@ -177,10 +177,15 @@ def find_base(
                 raise _FullStep(f"a stripe that {item.parent.name}/{item.name} needs is damaged")
             _ask(policy, _sizes(step), final_path(directory))
             try:
-                return _opened(item, step, chain, directory, place, cut, driver, known)
+                base = _opened(item, step, chain, directory, place, cut, driver, known)
             except FileNotFoundError as err:  # it is being deleted, or lacks what it needs
                 logger.warning("%s is no base for %s: %s", item, final_path(directory), err)
                 gone = err
+                continue
+            if gone is not None and base.not_linked is not None:
+                with base:
+                    raise _FullStep(f"{base.not_linked}, and KeepBases keeps the last step alone")
+            return base
         raise gone or _FullStep("there is no earlier step")
     except _FullStep as why:
         return str(why)
@@ -225,9 +230,13 @@ def _last_steps(
 ) -> Iterator[tuple[FilePath, manifests.Pending]]:
     """Yield items to code against, the best first, and their manifests without the leaves."""
     own = final_path(directory.absolute())
+    own_step = directory if place.item is None else directory.parent
+    needs_mark = is_in_place(own_step)
     tried: set[FilePath] = set()
     for noted in known.candidates(place):
         if noted.path == own:
+            continue
+        if needs_mark and noted.uuid is not None and not _is_marked(noted.path, place):
             continue
         if noted.uuid is None and noted.mark != mark_of(noted.path):
             continue
@@ -240,9 +249,16 @@ def _last_steps(
             tried.add(noted.path)
             yield noted.path, step
     for item in _earlier(place, number, own):
+        if needs_mark and not _is_marked(item, place):
+            continue
         step = None if item in tried else _read(item)
         if step is not None:
             yield item, step
+
+
+def _is_marked(item: FilePath, place: Place) -> bool:
+    """Whether Orbax says that the step of an item is committed, as it does of those in place."""
+    return ((item if place.item is None else item.parent) / COMMITTED).is_file()
 
 
 def _earlier(place: Place, number: int, own: FilePath) -> Iterator[FilePath]:

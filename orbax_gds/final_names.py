@@ -3,9 +3,12 @@
 import re
 from pathlib import Path as FilePath
 
-__all__ = ["TEMPORARY", "final_path", "item_text", "step_number"]
+__all__ = ["COMMITTED", "TEMPORARY", "final_path", "is_in_place", "item_text", "step_number"]
 
 TEMPORARY = ".orbax-checkpoint-tmp"  # required: Orbax's mark on a directory it will rename
+COMMITTED = "commit_success.txt"  # required: and in one that it wrote in place, once it is a step
+_METADATA = "_CHECKPOINT_METADATA"  # required: what Orbax says of a step, from its beginning on
+_NOT_COMMITTED = re.compile(rb'"commit_timestamp_nsecs":\s*null')
 _STEP = re.compile(r"(?:.*_)?(\d+)", re.DOTALL)  # 10, step_10 or step_00000010
 
 
@@ -37,3 +40,13 @@ def step_number(name: str) -> int | None:
     """
     match = _STEP.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def is_in_place(step: FilePath) -> bool:
+    """Whether Orbax is writing a step that has its final name: `COMMITTED` says when it is one."""
+    if TEMPORARY in step.name:
+        return False
+    try:
+        return _NOT_COMMITTED.search((step / _METADATA).read_bytes()) is not None
+    except OSError:  # there is none: somebody else writes, or nobody
+        return False

@@ -8,6 +8,7 @@ from pathlib import Path as FilePath
 from typing import Any, Protocol
 
 from orbax_gds.errors import Corrupt, NotFound, Unsupported
+from orbax_gds.final_names import COMMITTED
 from orbax_gds.keeping import Keeping
 from orbax_gds.known_steps import Noted, known_roots, mark_of
 from orbax_gds.named_stripes import NamedStripes, named_stripes, published_items
@@ -70,7 +71,7 @@ class KeepBases:
                     continue  # the root is not there yet
                 logger.warning("All steps under %s are kept: %s", root, err)
                 return [True] * len(kept)
-            staying |= _next_bases(roots[-1], steps, noted)
+            staying |= _next_bases(root, roots[-1], steps, noted)
         _with_bases(staying, roots)
         return [info.step in staying for info in checkpoints]
 
@@ -109,16 +110,19 @@ class KeepBases:
 
 
 def _next_bases(
+    root: FilePath,
     found: Sequence[tuple[int, NamedStripes]],
     kept: Collection[int],
     noted: Iterable[Sequence[Noted]],
 ) -> set[int]:
     """Return the steps of a root that those which are being saved may follow from."""
     numbers = {number for number, _ in found}
-    last = {item for each in noted if (item := _first_there(each, found)) is not None}
+    marked = [each for each in found if _is_marked(root, each[1].item)]
+    last = {_first_there(each, those) for each in noted for those in (found, marked)}
     bases: set[int] = set()
     for step in set(kept) - numbers:  # being saved just now, against one of these
-        bases.update(sorted(number for number in numbers if number < step)[-1:])
+        bases |= _last_of_each_item(root, step, found)
+        bases |= _last_of_each_item(root, step, marked)  # which Orbax wrote in place
         bases.update(number for number, named in found if named.item in last)
     return bases
 
@@ -135,6 +139,22 @@ def _with_bases(staying: set[int], roots: Sequence[Sequence[tuple[int, NamedStri
         for found in roots:
             uuids = {u for number, named in found if number in staying for u in named.from_others}
             staying |= {number for number, named in found if uuids & _held(named)}
+
+
+def _last_of_each_item(
+    root: FilePath, step: int, found: Iterable[tuple[int, NamedStripes]]
+) -> set[int]:
+    """Return the step before one that has each item: some are saved more rarely than others."""
+    last: dict[str | None, int] = {}
+    for number, named in found:
+        name = None if named.item.parent == root else named.item.name
+        if number < step:
+            last[name] = max(number, last.get(name, number))
+    return set(last.values())
+
+
+def _is_marked(root: FilePath, item: FilePath) -> bool:
+    return ((item if item.parent == root else item.parent) / COMMITTED).is_file()
 
 
 def _first_there(

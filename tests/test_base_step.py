@@ -9,9 +9,21 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from click.testing import CliRunner
-from delta_runs import EVERY, Job, assert_restores, base_of, item_of, n_links, state, stripe
+from delta_runs import (
+    EVERY,
+    Job,
+    assert_restores,
+    base_of,
+    item_of,
+    manager,
+    n_links,
+    save,
+    state,
+    stripe,
+)
 
 import orbax_gds as ogds
 from orbax_gds import coding_choice, commit, kept_reports, saving, weighing
@@ -349,7 +361,8 @@ def test_links_are_durable_before_the_manifest_has_a_name(tmp_path):
             ogds.save(tmp_path / str(step), state(step), options=EVERY)
     done = [operation.replace(str(tmp_path / "2"), "item") for operation in fault.operations]
     linked = next(n for n, what in enumerate(done) if what.startswith("link "))
-    order = ["fsync item/base", "fsync item", "rename item/manifest.json.tmp"]
+    stored = f"fsync item/base/{stripe(tmp_path / '1').uuid}.ogds"  # perhaps a copy, never synced
+    order = [stored, "fsync item/base", "fsync item", "rename item/manifest.json.tmp"]
     assert [linked, *map(done.index, order)] == sorted([linked, *map(done.index, order)])
     assert done.index("fsync item/base") < done.index("fsync item/manifest.json.pending")
 
@@ -446,3 +459,45 @@ def test_a_process_links_while_another_takes_its_links_out_again(tmp_path, monke
     monkeypatch.setattr(os, "link", late)
     assert link_stripes(tmp_path, {ours: stored}) is None
     assert [path.stem for path in (tmp_path / "base").iterdir()] == [ours]
+
+
+def test_of_a_stripe_that_is_a_symbolic_link_the_file_is_linked(tmp_path):
+    ogds.save(tmp_path / "1", state(1), options=EVERY)
+    stored = tmp_path / "store.ogds"
+    (tmp_path / "1" / "p00000.ogds").rename(stored)
+    (tmp_path / "1" / "p00000.ogds").symlink_to(stored)
+    ogds.save(tmp_path / "2", state(2), options=EVERY)
+    (link,) = (tmp_path / "2" / "base").iterdir()
+    assert not link.is_symlink()
+    stored.unlink()
+    assert_restores(tmp_path / "2", 2)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_where_orbax_writes_in_place_a_step_that_it_did_not_commit_is_no_base(tmp_path, fresh):
+    job = Job(tmp_path)
+    job.save(0, 1)
+    (tmp_path / "0" / "commit_success.txt").touch()
+    (tmp_path / "2").mkdir()
+    said = '{"init_timestamp_nsecs": 1, "commit_timestamp_nsecs": null}'
+    (tmp_path / "2" / "_CHECKPOINT_METADATA").write_text(said)
+    (Job(tmp_path) if fresh else job).save(2)
+    assert base_of(tmp_path, 2) == 0
+    (tmp_path / "2" / "_CHECKPOINT_METADATA").write_text(said.replace("null", "2"))
+    Job(tmp_path).save(3)  # not by Orbax
+    assert base_of(tmp_path, 3) == 2
+
+
+@pytest.mark.slow
+def test_under_orbax_writing_in_place_a_step_that_it_does_not_list_is_no_base(tmp_path):
+    kind = ocp.path.atomicity.CommitFileTemporaryPath
+    with manager(tmp_path, temporary_path_class=kind) as steps:
+        save(steps, 0)
+        save(steps, 1)
+        assert base_of(tmp_path, 1) == 0
+    (tmp_path / "1" / "commit_success.txt").unlink()
+    with manager(tmp_path, temporary_path_class=kind) as steps:
+        assert steps.all_steps() == [0]
+        save(steps, 2)
+    assert base_of(tmp_path, 2) == 0
+    assert_restores(item_of(tmp_path, 2), 2)

@@ -227,6 +227,21 @@ def test_a_step_kept_for_another_root_keeps_what_it_follows_from(tmp_path, monke
     assert preserved(None, {5}, range(6)) == [4, 5]
 
 
+def test_the_last_step_of_each_item_stays_where_some_are_saved_more_rarely(tmp_path):
+    for step, name in ((0, "state"), (1, "weights"), (1, "log"), (2, "log")):
+        ogds.save(tmp_path / str(step) / name, {"w": np.ones(9)})
+    assert preserved(tmp_path, {3}, [0, 1, 2, 3]) == [0, 1, 2, 3]
+    assert preserved(tmp_path, {2}, [0, 1, 2]) == [2]
+
+
+def test_where_orbax_writes_in_place_the_last_step_that_it_committed_stays(tmp_path):
+    for step in range(3):
+        ogds.save(tmp_path / str(step) / "default", {"w": np.ones(9)})
+        if step < 2:
+            (tmp_path / str(step) / "commit_success.txt").touch()
+    assert preserved(tmp_path, {3}, [0, 1, 2, 3]) == [1, 2, 3]
+
+
 def test_a_root_that_cannot_be_read_keeps_all_and_a_damaged_step_needs_nothing(tmp_path):
     items = chain(tmp_path, 3, linked=False)
     (items[2] / "manifest.json").write_text("{")
