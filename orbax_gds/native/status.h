@@ -51,7 +51,6 @@ enum class Status : int {
     kHuffmanStream,
     kDeltaBaseAbsent,
     kDeltaBaseDiffers,
-    kDeltaBaseUnused,
     kDeltaHeader,
     kDeltaSubBlock,
     kDeltaSymbols,
@@ -112,7 +111,6 @@ constexpr const char* status_text(Status status) noexcept {
         case Status::kHuffmanStream: return "huffman: stream does not end where its words do";
         case Status::kDeltaBaseAbsent: return "delta: the words of the base are needed";
         case Status::kDeltaBaseDiffers: return "delta: another base than it was coded against";
-        case Status::kDeltaBaseUnused: return "delta: the frame takes no base";
         case Status::kDeltaHeader: return "delta: header is not possible";
         case Status::kDeltaSubBlock: return "delta: sub-block is not possible";
         case Status::kDeltaSymbols: return "delta: symbols do not fit escapes and planes";
