@@ -19,7 +19,6 @@ from orbax_gds.commit import io_context, sync_directory
 from orbax_gds.delta import Never
 from orbax_gds.drivers import Driver
 from orbax_gds.dtypes import CONTAINER_BYTES
-from orbax_gds.errors import Corrupt
 from orbax_gds.known_steps import KnownSteps
 from orbax_gds.monitoring import ChunkBytes, Stopwatch
 from orbax_gds.options import Options
@@ -49,6 +48,7 @@ class DeltaSave(contextlib.AbstractContextManager["DeltaSave"]):
         self.base: BaseStep | None = None
         self.reason: str | None = None
         self._directory, self._steps = directory, steps
+        self._left = False  # from some window on no base is read
         self._closing = contextlib.ExitStack()
 
     def __exit__(self, *exc_info: object) -> None:
@@ -120,32 +120,36 @@ class DeltaSave(contextlib.AbstractContextManager["DeltaSave"]):
 
     def links_of(self, run: Run) -> Sequence[tuple[int, np.ndarray]]:
         """Return what the chunks of a run are coded against, as `stripe_writer.Source` says."""
-        return () if self.base is None else self.base.links_of(run)
+        return () if self.base is None or self._left else self.base.links_of(run)
 
-    def do_without(self, err: BrokenBase, *, keeps_words: bool) -> None:
-        """Make the step a full one, as words of the base cannot be read.
+    def do_without(self, err: BrokenBase) -> None:
+        """Make the step a full one, as words of the base cannot be read: all are at hand yet."""
+        what = self._refuse(err)
+        logger.warning("The step saved in %s is full, as %s.", self._directory, what)
+        self._let_go(what)
 
-        Args:
-            err: says which.
-            keeps_words: whether all words to be saved are still at hand.
+    def go_on_without(self, err: BrokenBase) -> None:
+        """Code what is left without the base, as words of that cannot be read.
 
-        Raises:
-            Corrupt: they are not. The next save will not take this base.
+        What was written stays as it is: its words are let go of, and those of the base were sound.
         """
+        logger.warning(
+            "From some chunk on the step saved in %s is no delta, as %s.",
+            self._directory,
+            self._refuse(err),
+        )
+        self._left = True
+
+    def _refuse(self, err: BrokenBase) -> str:
+        """Let no later save take the base; return what is wrong with it."""
         assert self.base is not None, "without a base none is read"
-        uuid, item = self.base.uuids[err.link], self.base.item
+        uuid = self.base.uuids[err.link]
         self._steps.refuse([uuid])
         why = os.strerror(err.errno) if err.errno else STATUS.get(err.status, "unknown")
-        what = f"chunk {err.chunk} of the stripe {uuid} of an earlier step cannot be read: {why}"
-        if not keeps_words:
-            raise Corrupt(
-                f"{what}. Deltas follow from it, and the first words of this save are let go of "
-                f"already, so that it fails; the next is full. Verify {item}."
-            ) from err
-        logger.warning(
-            "The step saved in %s is full, as %s. Verify %s.", self._directory, what, item
+        return (
+            f"chunk {err.chunk} of the stripe {uuid} of an earlier step cannot be read: {why}. "
+            f"Verify {self.base.item}"
         )
-        self._let_go(what)
 
     def settle(self, records: np.ndarray) -> None:
         """Let go of the base if no frame needs it.

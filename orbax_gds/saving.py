@@ -392,7 +392,7 @@ class Prepared:
                 try:
                     writer.write()
                 except BrokenBase as err:
-                    delta.do_without(err, keeps_words=self._keeps_words)
+                    delta.do_without(err)
                     continue
                 with self.watch.time("sync"), writer.meter.measure():
                     file.sync(writer.file_bytes)
@@ -478,6 +478,12 @@ class Prepared:
     def words_of(self, run: Run) -> Sequence[np.ndarray]:
         """Return the buffers that the segments of a run name, in host memory."""
         return self._snapshot.words[run.first_buffer : run.end_buffer]
+
+    def leave_base(self, err: BrokenBase) -> None:
+        """Do without the base, as `Source` says: from the window at hand on, or altogether."""
+        if self._keeps_words or self._delta is None:
+            raise err
+        self._delta.go_on_without(err)
 
     def links_of(self, run: Run) -> Sequence[tuple[int, np.ndarray]]:
         """Return what the chunks of a run are coded against, as `Source` says."""

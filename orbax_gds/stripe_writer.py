@@ -77,6 +77,14 @@ class Source(Protocol):
         """
         ...
 
+    def leave_base(self, err: _native.BrokenBase) -> None:
+        """Say nothing in `links_of` any more; the last runs are written again.
+
+        Raises:
+            BrokenBase: the stripe is to be written again from its beginning.
+        """
+        ...
+
 
 class StripeWriter:
     """Writes one stripe with several threads, its bytes independent of their number.
@@ -125,7 +133,13 @@ class StripeWriter:
         self._write_block(0, head)
         self._offset = len(head)
         for runs in self.source.each_window():
-            self._write_runs(runs)
+            try:
+                self._write_runs(runs)
+            except _native.BrokenBase as err:
+                self.source.leave_base(err)
+                self._error = None
+                self._stopped.clear()
+                self._write_runs(runs)  # over what was written of them
         index = self.records.tobytes()
         footer = stripes.encode_footer(
             index_at=self._offset,

@@ -179,6 +179,10 @@ class _Loaded:
         """Return what the chunks of a run are coded against: nothing."""
         return ()
 
+    def leave_base(self, err: _native.BrokenBase) -> None:
+        """Raise what is said of a base, as there is none."""
+        raise err
+
     def manifest(self, uuid: bytes, custom_metadata: Any) -> Pending:
         """Return what publication needs to know."""
         listed = list_leaves(self.leaves)
