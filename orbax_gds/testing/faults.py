@@ -31,6 +31,9 @@ _SYSTEM_CALLS = (
     "replace",
     "mkdir",
     "link",
+    "unlink",
+    "remove",
+    "rmdir",
 )
 
 
