@@ -168,6 +168,9 @@ class Root:
         assert listed <= self.steps.keys()
         self.steps = {step: tree for step, tree in self.steps.items() if step in listed}
 
+    def restore(self, step: int, **how: Any) -> Any:
+        return self.manager.restore(step, args=ogds.args.GdsRestore(**how))
+
     def listed(self) -> set[int]:
         return {int(path.name) for path in self.path.iterdir() if path.name.isdigit()}
 
@@ -299,8 +302,9 @@ class DeltaStates(RuleBasedStateMachine):
         which=st.integers(0, 9),
         is_kept=st.booleans(),
         policy=st.sampled_from(sorted(POLICIES)),
+        restores_by=st.sampled_from(["handler", "handler", "handler in part", "function", "none"]),
     )
-    def fork(self, number: int, which: int, is_kept: bool, policy: str) -> None:
+    def fork(self, number: int, which: int, is_kept: bool, policy: str, restores_by: str) -> None:
         """Go on from an older step, in a new process, beside the later steps or without them."""
         root = self.root(number)
         if not root.steps:
@@ -308,8 +312,12 @@ class DeltaStates(RuleBasedStateMachine):
         step = sorted(root.steps)[which % len(root.steps)]
         root.manager.close()
         root.start(POLICIES[policy]())
-        found = root.manager.restore(step, args=ogds.args.GdsRestore())
-        assert_holds(found, root.steps[step])
+        if restores_by == "handler":
+            assert_holds(root.restore(step), root.steps[step])
+        elif restores_by == "handler in part":
+            assert root.restore(step, leaves=["step"]) == {"step": root.steps[step]["step"]}
+        elif restores_by == "function":  # of which the handler does not know
+            assert_holds(ogds.restore(root.item(step)), root.steps[step])
         root.now = root.steps[step]
         for later in [other for other in root.steps if other > step and not is_kept]:
             root.delete(later)
