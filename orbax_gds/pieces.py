@@ -3,18 +3,19 @@
 All loops over leaves are in C: a call of Python for each costs more than what is done with it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, NoReturn
 
 import jax
+from jax.sharding import SingleDeviceSharding
 
 from orbax_gds.errors import Unsupported
 from orbax_gds.manifest import LeafSpec, path_text
 from orbax_gds.shardings import Device
 
-__all__ = ["Pieces", "picker", "pieces_of"]
+__all__ = ["Pieces", "divide", "picker", "pieces_of"]
 
 _AT_ONCE = attrgetter("_arrays")  # what `addressable_data` picks from; of a deleted array None
 _DEVICES = methodcaller("devices")
@@ -28,12 +29,29 @@ def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def pieces_of(array: jax.Array) -> Sequence[jax.Array]:
-    """Return the pieces of an array on the devices of this process, in jax's order of these."""
+    """Return the pieces of an array on the devices of this process, in the sharding's order."""
     try:
         return _AT_ONCE(array)
     except AttributeError:  # no part of jax's public interface
         numbers = range(len(array.sharding.addressable_devices))
         return [array.addressable_data(number) for number in numbers]
+
+
+def divide(leaves: Iterable[Any]) -> None:
+    """Have jax take arrays on several devices apart now, before other threads ask for the pieces.
+
+    It does so when it is first asked, and keeps the pieces. Of two threads that are the first at
+    once, one finds too few, or both find each twice (jax 0.10): `numpy.asarray` then fails.
+
+    Args:
+        leaves: of a tree; what is no jax array is passed over.
+
+    Raises:
+        RuntimeError: a PRNG key is deleted.
+    """
+    for leaf in leaves:
+        if isinstance(leaf, jax.Array) and not isinstance(leaf.sharding, SingleDeviceSharding):
+            pieces_of(leaf)
 
 
 class Pieces:

@@ -23,7 +23,7 @@ from orbax_gds.dtypes import dtype_by_name
 from orbax_gds.errors import Unsupported
 from orbax_gds.leaves import Flat, layout_key
 from orbax_gds.manifest import LeafSpec
-from orbax_gds.pieces import Pieces, picker, pieces_of
+from orbax_gds.pieces import Pieces, divide, picker
 from orbax_gds.plan import POOL_BELOW_BYTES, ShardBox, Window
 from orbax_gds.shardings import Box, Device, boxes_by_device
 
@@ -169,6 +169,8 @@ class Snapshot:
 
     def __init__(self, picks: Picks, values: Sequence[Any], windows: Sequence[Window]) -> None:
         self._picks, self._values, self._windows = picks, values, windows
+        if len(windows) > 1:  # another thread takes the rest, while training goes on
+            divide(values)
         self.words: list[Any] = picks.take(values, staged=windows[0].taken)
         self.staged = threading.Event()
         if len(windows) == 1:
@@ -390,20 +392,19 @@ class _Layout:
 
 
 def _layout(value: jax.Array) -> _Layout:
+    """Work out where the pieces lie: jax has them in the order of the sharding's devices.
+
+    `Pieces` refuses those that lie elsewhere. It is the thread that plans which must not ask the
+    array, see `divide`.
+    """
     is_spread, is_far = _spread(value.sharding)
     if not is_spread:
         return _Layout(is_far=is_far, places=None)
     boxes = boxes_by_device(value.sharding, value.shape)
+    ours = filter(value.sharding.addressable_devices.__contains__, boxes)
     places: dict[Box, list[tuple[int, Device]]] = defaultdict(list)
-    for number, piece in enumerate(pieces_of(value)):
-        (device,) = piece.devices()
-        box = boxes[device]
-        if piece.shape != box[1]:
-            raise Unsupported(
-                f"An array has a piece of the shape {piece.shape} on {device}, where "
-                f"{value.sharding} says {box[1]}. Reshard it."
-            )
-        places[box].append((number, device))
+    for number, device in enumerate(ours):
+        places[boxes[device]].append((number, device))
     return _Layout(is_far=is_far, places=places)
 
 
