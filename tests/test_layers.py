@@ -1,6 +1,7 @@
 """Who may import whom: a module sees only what lies below it, and few see jax."""
 
 import ast
+import functools
 from pathlib import Path
 
 import orbax_gds
@@ -88,7 +89,8 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imported(path: Path) -> set[str]:
+@functools.cache
+def imported(path: Path) -> frozenset[str]:
     """The full names that a module imports anywhere, also inside functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -97,7 +99,7 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def part_of(name: str) -> str:

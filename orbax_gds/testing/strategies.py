@@ -4,6 +4,7 @@ A sequence of words is drawn as a few runs. Each run has a kind that some part o
 apart: noise, zeros, one constant, a narrow window of exponents, or the famous words of a dtype.
 """
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -21,7 +22,7 @@ def dtypes(*, where: Callable[[Dtype], bool] = lambda dtype: True) -> st.SearchS
     Args:
         where: Draw only dtypes of which this is true.
     """
-    return st.sampled_from([dtype for dtype in DTYPES if where(dtype)])
+    return st.sampled_from(tuple(dtype for dtype in DTYPES if where(dtype)))
 
 
 def famous_words(dtype: Dtype) -> np.ndarray:
@@ -73,6 +74,20 @@ def _window(dtype: Dtype, n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 _KINDS = (_random, _zeros, _constant, _famous, _window)
+# Strategies that are made once: Hypothesis takes longer to look at a new one than to draw from it.
+_RUNS = st.lists(  # kinds and lengths; 0 is that of all words
+    st.tuples(st.sampled_from(_KINDS), st.sampled_from((1, 7, 100, 256, 300, 512, 0))),
+    min_size=1,
+    max_size=6,
+)
+_SEEDS = st.integers(0, 2**32 - 1)
+
+
+@functools.cache
+def _lengths(min_words: int, max_words: int) -> st.SearchStrategy[int]:
+    edges = [n for n in (*_EDGES, *_SUB_BLOCK_EDGES) if min_words <= n <= max_words]
+    lengths = st.integers(min_words, min(max_words, max(min_words, 1100)))
+    return st.one_of(lengths, st.sampled_from(edges)) if edges else lengths
 
 
 @st.composite
@@ -90,18 +105,9 @@ def words(
     Returns:
         1-d contiguous array of `dtype.word_dtype`, bits above `dtype.bits` 0.
     """
-    edges = [n for n in (*_EDGES, *_SUB_BLOCK_EDGES) if min_words <= n <= max_words]
-    lengths = st.integers(min_words, min(max_words, max(min_words, 1100)))
-    n = draw(st.one_of(lengths, st.sampled_from(edges)) if edges else lengths)
-    runs = draw(
-        st.lists(
-            st.tuples(st.sampled_from(_KINDS), st.sampled_from((1, 7, 100, 256, 300, 512, n))),
-            min_size=1,
-            max_size=6,
-        )
-    )
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    parts = [kind(dtype, length, rng) for kind, length in runs]
+    n = draw(_lengths(min_words, max_words))
+    rng = np.random.default_rng(draw(_SEEDS))
+    parts = [kind(dtype, length or n, rng) for kind, length in draw(_RUNS)]
     return np.ascontiguousarray(np.resize(np.concatenate(parts), n))
 
 
