@@ -156,6 +156,7 @@ def test_a_base_that_a_sample_cannot_read_is_left_to_the_save(tmp_path, gains):
     assert np.array_equal(ogds.restore(tmp_path / "1")["moments"], tree(1)["moments"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 def test_unchanged_chunks_that_no_sample_sees_are_found(tmp_path, gains, dtype):
     rng = np.random.default_rng(0)

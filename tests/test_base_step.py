@@ -347,6 +347,7 @@ def test_whatever_fails_a_delta_is_whole_or_not_there_and_harms_no_other_step(tm
     assert_restores(tmp_path / "1", 1)
 
 
+@pytest.mark.slow
 def test_whatever_fails_about_a_base_a_delta_is_whole_or_not_there(tmp_path):
     ogds.save(tmp_path / "1", state(1), options=EVERY)
     operations = _operations(tmp_path)

@@ -123,6 +123,7 @@ def test_frames_of_a_link_that_lie_apart_are_not_read_over(items, monkeypatch):
         assert 0 < item.bytes_read <= N_STEPS * most
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(data=st.data())
 def test_any_part_of_any_leaf_restores(opened, data):
@@ -206,6 +207,7 @@ def test_a_damaged_frame_of_a_base_is_named_with_the_leaf_it_hits(tmp_path):
     ogds.restore(items[2], leaves=["wide"])
 
 
+@pytest.mark.slow
 def test_a_sound_base_that_the_deltas_were_not_coded_against_is_refused(tmp_path):
     items = save_steps(tmp_path / "root", lambda step, chunk: True)
     other = save_steps(tmp_path / "other", lambda step, chunk: True)[0]

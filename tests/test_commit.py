@@ -23,6 +23,7 @@ def _operations(tmp_path) -> int:
     return len(fault.operations)
 
 
+@pytest.mark.slow
 def test_a_failed_operation_never_leaves_a_wrong_item(tmp_path):
     for at in range(_operations(tmp_path)):
         item = tmp_path / str(at)
@@ -42,6 +43,7 @@ def test_a_failed_operation_never_leaves_a_wrong_item(tmp_path):
             assert_same(ogds.restore(item), small_tree())
 
 
+@pytest.mark.slow
 def test_short_writes_change_nothing(tmp_path):
     for at in range(_operations(tmp_path)):
         with faulty_system(Fault(at, "short")):

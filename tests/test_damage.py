@@ -40,6 +40,7 @@ def copy(tmp_path, pristine):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_flipped_bits_are_refused_by_restore_and_verify(copy, pristine):
     rng = np.random.default_rng(0)
     for name, data in pristine.items():

@@ -46,6 +46,7 @@ def n_open(directory: Path) -> int:
     return sum(os.path.lexists(link) and str(directory) in os.readlink(link) for link in links)
 
 
+@pytest.mark.slow
 def test_an_item_of_more_files_than_the_process_may_open_is_restored_and_verified(made):
     item, states = made
     command = [sys.executable, "-c", LOWERED, item]

@@ -312,6 +312,7 @@ def test_states_of_flax_and_optax_come_back():
     assert bits(bare["nnx"]["kernel"]["value"]) == bits(model.kernel[...])
 
 
+@pytest.mark.slow
 def test_sharded_and_batched_prng_keys_come_back():
     over = NamedSharding(mesh(4, 2), PartitionSpec("x"))
     keys = jax.random.split(jax.random.key(0, impl="rbg"), 8)

@@ -65,6 +65,7 @@ def test_leaves_alike_are_checked_and_resolved_once(monkeypatch, item):
     assert tiled == []
 
 
+@pytest.mark.slow
 def test_reading_leaves_one_by_one_looks_at_each_shard_once(monkeypatch, item):
     looks = counted(monkeypatch, read_plan, "_whole_shards")
     tree = many()
@@ -182,6 +183,7 @@ def test_boxes_of_devices_of_other_processes_are_not_wanted(monkeypatch, large, 
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", shardings())
 @pytest.mark.parametrize("n_columns", [8, 4096])
 def test_host_memory_stays_near_what_is_restored(monkeypatch, tmp_path, wanted, n_columns):

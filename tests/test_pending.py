@@ -170,6 +170,7 @@ def test_shardings_of_no_name_are_told_apart_by_their_boxes():
     assert rows.digest == planned(1, saved([7])).digest != columns.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", range(N_PROCESSES))
 @pytest.mark.parametrize("suffix", [".pending", ".ogds"])
 def test_a_process_that_has_not_sealed_its_stripe_is_named(tmp_path, missing, suffix):

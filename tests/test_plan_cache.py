@@ -88,6 +88,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_whatever_changes_between_two_saves_the_stored_step_follows(tmp_path, change):
     plans = cache()
@@ -102,6 +103,7 @@ def test_whatever_changes_between_two_saves_the_stored_step_follows(tmp_path, ch
         assert ogds.verify(tmp_path / step) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.lists(trees(), min_size=1, max_size=3))
 def test_trees_of_any_kind_come_back_from_a_warm_cache(tmp_path_factory, several):
@@ -153,6 +155,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_known_structure_calls_no_function_for_each_leaf(tmp_path, kind):
     calls = []

@@ -59,6 +59,7 @@ def test_reference_reads_what_it_writes(
         np.testing.assert_array_equal(decoded, words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", NAMES)
 @settings(max_examples=15)
 @given(data=st.data())
@@ -103,6 +104,7 @@ def test_native_reads_reference_frames_of_all_famous_words() -> None:
             np.testing.assert_array_equal(native, words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", NAMES)
 @settings(max_examples=12)
 @given(data=st.data())

@@ -22,6 +22,7 @@ from orbax_gds.testing import dtypes
 STATUS = {text: number for number, text in _native.STATUS.items()}
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), dtype=dtypes(), n_steps=st.integers(1, 5), per_run=st.integers(1, 5))
 def test_words_come_back_and_bytes_are_those_of_bases_in_memory(

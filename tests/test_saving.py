@@ -52,6 +52,7 @@ def test_bytes_depend_on_neither_threads_nor_instruction_set(tmp_path, monkeypat
     assert len(set(seen)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_bytes", [4096, 100_000, "64MiB"])
 @pytest.mark.parametrize("driver", ["direct", "buffered"])
 def test_any_chunk_size_and_driver_restores(tmp_path, chunk_bytes, driver):
@@ -129,6 +130,7 @@ def test_changes_after_prepare_are_not_saved(tmp_path):
     assert commit.read_manifest(tmp_path).custom_metadata == {"run": ["a"]}
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(st.data())
 def test_restore_returns_identical_bits_for_any_sharding(tmp_path_factory, data):
@@ -158,6 +160,7 @@ def test_restore_returns_identical_bits_for_any_sharding(tmp_path_factory, data)
     assert np.asarray(again).tobytes() == np.asarray(values).tobytes()
 
 
+@pytest.mark.slow
 def test_a_pool_serves_many_saves(tmp_path):
     options = ogds.Options()
     with saving.make_pool(options) as pool:
