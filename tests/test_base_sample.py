@@ -8,6 +8,8 @@ import orbax_gds as ogds
 from orbax_gds import base_sample, delta_save, saving
 from orbax_gds.stripe_writer import StripeWriter
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ogds.Options(delta=ogds.EveryN(100), chunk_bytes=4096, workers=2, derive=False)
 N = 64 << 10  # words of a leaf: 64 chunks
 
@@ -156,7 +158,6 @@ def test_a_base_that_a_sample_cannot_read_is_left_to_the_save(tmp_path, gains):
     assert np.array_equal(ogds.restore(tmp_path / "1")["moments"], tree(1)["moments"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 def test_unchanged_chunks_that_no_sample_sees_are_found(tmp_path, gains, dtype):
     rng = np.random.default_rng(0)

@@ -82,6 +82,7 @@ def no_disk_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(save_cell, "empty_page_cache", lambda directory: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize(("mode", "n_threads"), [("auto", 1), ("off", 1), ("auto", 3)])
 def test_frame_coder_returns_identical_bits_over_several_runs(

@@ -91,6 +91,7 @@ def needed(item: Item, leaf: int) -> list[tuple[Path, int, int]]:
     return frames
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", range(N_STEPS))
 def test_every_step_restores_bit_for_bit(items, step):
     assert_same(ogds.restore(items[step]), states()[step])

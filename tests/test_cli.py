@@ -325,6 +325,7 @@ def test_steps_sort_by_number_whatever_their_names(tmp_path):
     assert listing.find_item(tmp_path) == tmp_path / "step_10" / "default"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["10", "step_10", "a_b_00000010"])
 def test_a_root_means_its_latest_step_whatever_lies_beside(tmp_path, step):
     tree = {"w": np.ones(2)}

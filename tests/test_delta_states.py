@@ -60,7 +60,7 @@ LOSSES = (3.0, 1.0, 2.0)
 CALM = settings(deadline=None, suppress_health_check=list(HealthCheck))
 # A failure is told at once: to make it smaller may take minutes. The large one does.
 AT_ONCE = (Phase.explicit, Phase.reuse, Phase.generate)
-FAST = settings(CALM, max_examples=5, stateful_step_count=12, phases=AT_ONCE)
+FAST = settings(CALM, max_examples=3, stateful_step_count=12, phases=AT_ONCE)
 LARGE = settings(CALM, max_examples=16, stateful_step_count=40)
 
 

@@ -88,6 +88,7 @@ def shardings(draw, shape):
     return NamedSharding(over, PartitionSpec(*parts), memory_kind=kind)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=15)
 def test_bits_are_the_same_for_any_sharding_of_save_and_restore(data):

@@ -22,6 +22,8 @@ from orbax_gds.drivers import posix
 from orbax_gds.staging import BufferPool, aligned_pieces
 from orbax_gds.uncollected import uncollected
 
+pytestmark = pytest.mark.slow
+
 N = 300
 MIB = 1 << 20
 
@@ -65,7 +67,6 @@ def test_leaves_alike_are_checked_and_resolved_once(monkeypatch, item):
     assert tiled == []
 
 
-@pytest.mark.slow
 def test_reading_leaves_one_by_one_looks_at_each_shard_once(monkeypatch, item):
     looks = counted(monkeypatch, read_plan, "_whole_shards")
     tree = many()
@@ -103,7 +104,6 @@ def test_pieces_are_aligned_and_disjoint(sizes, power):
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
-@pytest.mark.slow
 def test_small_pieces_share_allocations_but_not_without_bound():
     sizes = [1000, 3 * MIB] * 20_000  # large ones between them do not part them
     pieces = aligned_pieces(sizes, 64)
@@ -183,7 +183,6 @@ def test_boxes_of_devices_of_other_processes_are_not_wanted(monkeypatch, large, 
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wanted", shardings())
 @pytest.mark.parametrize("n_columns", [8, 4096])
 def test_host_memory_stays_near_what_is_restored(monkeypatch, tmp_path, wanted, n_columns):

@@ -76,6 +76,7 @@ def test_every_sign_and_exponent_of_float32_comes_back_with_every_kind_of_mantis
         assert_comes_back((tops[:, None] | mantissas).ravel(), FP32, codec=codec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_every_length_comes_back(dtype: Dtype) -> None:
     words = np.resize(np.concatenate([weights_or_noise(dtype), famous_words(dtype)]), 32800)

@@ -188,6 +188,7 @@ def test_any_part_of_a_chunk_can_be_read_alone(run: Run, data: st.DataObject) ->
     np.testing.assert_array_equal(out, words[start : start + n_words])
 
 
+@pytest.mark.slow
 def test_a_check_needs_no_memory_and_finds_every_flipped_byte() -> None:
     run = weights_run(2)
     frames, records = run.encode()

@@ -16,6 +16,8 @@ from orbax_gds.plan_cache import Planned
 from orbax_gds.saving import Prepared
 from orbax_gds.snapshot import Snapshot
 
+pytestmark = pytest.mark.slow
+
 N_PROCESSES = 3
 SPREAD = NamedSharding(mesh(8), PartitionSpec("x"))
 TURNED = NamedSharding(mesh(2, 4), PartitionSpec(("y", "x")))
@@ -170,7 +172,6 @@ def test_shardings_of_no_name_are_told_apart_by_their_boxes():
     assert rows.digest == planned(1, saved([7])).digest != columns.digest
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("missing", range(N_PROCESSES))
 @pytest.mark.parametrize("suffix", [".pending", ".ogds"])
 def test_a_process_that_has_not_sealed_its_stripe_is_named(tmp_path, missing, suffix):

@@ -185,6 +185,7 @@ def test_every_damaged_byte_of_a_stripe_and_damaged_manifests_are_refused(item: 
     reference.read_item(item)
 
 
+@pytest.mark.slow
 def test_an_item_cut_anywhere_is_refused(item: Path) -> None:
     for path in item.iterdir():
         data = path.read_bytes()

@@ -94,6 +94,7 @@ def test_steps_that_kept_ones_follow_from_stay_where_links_fail(tmp_path, with_d
     assert seen[6] == [3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_after_a_restart_what_the_next_save_may_follow_from_stays(tmp_path):
     with links(False):
         with manager(tmp_path, KeepBases(LatestN(5), tmp_path), ogds.EveryN(9)) as saves:

@@ -55,6 +55,7 @@ def crc_of(frame: bytes) -> int:
     return int.from_bytes(frame[24:28], "little")
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     dtype=dtypes(),
