@@ -22,7 +22,7 @@ from orbax_gds.delta import Chain, DeltaPolicy, Never, policy_text
 from orbax_gds.drivers import Driver
 from orbax_gds.errors import OgdsError
 from orbax_gds.final_names import COMMITTED, TEMPORARY, final_path, is_in_place, step_number
-from orbax_gds.keeping import why_not_kept
+from orbax_gds.keeping import NOT_YET_ASKED, why_not_kept
 from orbax_gds.known_steps import KnownSteps, Place, mark_of, place_of
 from orbax_gds.linked_stripes import link_stripes, unlink_stripes
 from orbax_gds.options import Options
@@ -348,8 +348,9 @@ def _opened(
     if not_linked is not None:
         if place.item is None:
             raise _FullStep(not_linked)
-        if (not_kept := why_not_kept(place.root)) is not None:
-            known.warn_of_links(place.root, f"{not_linked}, and {not_kept}")
+        if (not_kept := why_not_kept(place.root, known.began(place))) is not None:
+            if not_kept != NOT_YET_ASKED or known.has_saved(place):
+                known.warn_of_links(place.root, f"{not_linked}, and {not_kept}")
             raise _FullStep(f"{not_linked}, and {not_kept}")
     with contextlib.ExitStack() as undoing:
         undoing.callback(unlink_stripes, directory, list(places))

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
@@ -129,6 +130,7 @@ class KnownSteps:
 
     def __init__(self) -> None:
         self._roots: set[FilePath] = set()
+        self._began: dict[Place, float] = {}
         self._noted: dict[Place, list[Noted]] = {}
         self._broken: set[str] = set()  # uuids of stripes that were damaged when they were read
         self._warned = False
@@ -140,8 +142,14 @@ class KnownSteps:
         if found is not None:
             with self._lock:
                 self._roots.add(found[0].root)
+                self._began[found[0]] = time.monotonic()
             with _in_use_lock:
                 _in_use.add(self)
+
+    def began(self, place: Place) -> float:
+        """Return when the last save there began, by `time.monotonic`."""
+        with self._lock:
+            return self._began.get(place, time.monotonic())
 
     def close(self) -> None:
         """Ask no policy to keep a step for what is saved here, until more is."""
@@ -198,6 +206,10 @@ class KnownSteps:
         """Return what was noted, the last first."""
         with self._lock:
             return list(self._noted.get(place, []))
+
+    def has_saved(self, place: Place) -> bool:
+        """Whether an item was saved there by this handler."""
+        return any(noted.uuid is not None for noted in self.candidates(place))
 
     def keep(self, place: Place, noted: Sequence[Noted]) -> None:
         """Forget what was noted but for these."""

@@ -31,7 +31,9 @@ class KeepBases:
     Where hard links work, steps are self-contained and this is not needed. Elsewhere a step that
     is a delta needs the stripes of earlier ones: those steps stay as long as one that follows from
     them does. The step committed last, and the one restored last, stay until the next save, as it
-    may be coded against them. It reads manifests alone. Without this policy steps are full there.
+    may be coded against them. It reads manifests alone. Without this policy steps are full there,
+    and so is the first of each process: only after its first save does a manager ask its policy,
+    and one that no manager asks keeps nothing.
 
     Args:
         inner: what else to keep, such as `ocp.checkpoint_managers.LatestN(3)`.
@@ -48,15 +50,14 @@ class KeepBases:
     _known: dict[FilePath, tuple[Any, NamedStripes]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _keeping: Keeping | None = dataclasses.field(
-        default=None, init=False, repr=False, compare=False
-    )
+    _keeping: Keeping = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._keeping = Keeping(self.directory)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Return for each checkpoint, as Orbax lists them, whether it stays."""
+        self._keeping.ask()
         kept = [bool(keep) for keep in self.inner.should_preserve(checkpoints, context=context)]
         if all(kept):
             return kept

@@ -64,6 +64,13 @@ class Job:
         self.handler.restore(item_of(self.root, step), ogds.args.GdsRestore(**how))
 
 
+def asked_policy(root: Path) -> ogds.KeepBases:
+    """Return a policy for a root that some manager has asked."""
+    policy = ogds.KeepBases(ocp.checkpoint_managers.LatestN(1), root)
+    policy.should_preserve([], context=None)
+    return policy
+
+
 def item_of(root: Path, step: int) -> Path:
     return root / str(step) / "default"
 

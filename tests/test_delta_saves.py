@@ -9,7 +9,18 @@ import weakref
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from delta_runs import EVERY, Job, assert_restores, base_of, item_of, manager, n_links, save, state
+from delta_runs import (
+    EVERY,
+    Job,
+    asked_policy,
+    assert_restores,
+    base_of,
+    item_of,
+    manager,
+    n_links,
+    save,
+    state,
+)
 
 import orbax_gds as ogds
 from orbax_gds import base_step, delta_save, keeping, linked_stripes, saving
@@ -126,7 +137,7 @@ def test_where_links_are_impossible_no_step_but_the_last_serves(tmp_path, monkey
     job.save(0, 1)
     shutil.rmtree(item_of(tmp_path, 1) / "base")
     monkeypatch.setattr(linked_stripes.os, "link", _no_link)
-    policy = ogds.KeepBases(ocp.checkpoint_managers.LatestN(1), tmp_path)
+    policy = asked_policy(tmp_path)
     job.save(2)
     assert "the last step alone" in reports[-1].delta_reason
     del policy
@@ -242,7 +253,7 @@ def test_where_links_are_impossible_and_bases_are_kept_a_step_needs_the_others(
     tmp_path, monkeypatch, reports
 ):
     monkeypatch.setattr(linked_stripes.os, "link", _no_link)
-    policy = ogds.KeepBases(ocp.checkpoint_managers.LatestN(1), tmp_path)
+    policy = asked_policy(tmp_path)
     Job(tmp_path).save(*range(4))
     assert [base_of(tmp_path, step) for step in range(4)] == [None, 0, 1, 2]
     for step in range(4):
@@ -257,7 +268,7 @@ def test_where_links_are_impossible_and_bases_are_kept_a_step_needs_the_others(
 
 def test_a_base_that_is_gone_and_was_not_linked_is_not_published_without(tmp_path, monkeypatch):
     monkeypatch.setattr(linked_stripes.os, "link", _no_link)
-    policy = ogds.KeepBases(ocp.checkpoint_managers.LatestN(1), tmp_path)
+    policy = asked_policy(tmp_path)
     job = Job(tmp_path)
     job.save(0)
     publish = saving.publish

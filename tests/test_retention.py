@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import weakref
 from pathlib import Path
 
@@ -70,6 +71,12 @@ def manager(root, policy, delta):
     )
 
 
+def asked(policy):
+    """A policy that a manager has asked."""
+    policy.should_preserve([], context=None)
+    return policy
+
+
 def tree(step):
     return {"w": state(step)["w"], "b": jnp.ones(9)}
 
@@ -101,7 +108,8 @@ def test_after_a_restart_what_the_next_save_may_follow_from_stays(tmp_path):
             for step in range(4):
                 saves.save(step, args=ogds.args.GdsSave(tree(step)))
         shutil.rmtree(tmp_path / "3")
-        with manager(tmp_path, KeepBases(LatestN(1), tmp_path), ogds.EveryN(9)) as saves:
+        policy = asked(KeepBases(LatestN(1), tmp_path))  # else the first step would be full
+        with manager(tmp_path, policy, ogds.EveryN(9)) as saves:
             saves.restore(1, args=ogds.args.GdsRestore())
             for step in (8, 9):
                 saves.save(step, args=ogds.args.GdsSave(tree(step)))
@@ -112,6 +120,7 @@ def test_after_a_restart_what_the_next_save_may_follow_from_stays(tmp_path):
 
 
 def test_without_the_policy_steps_are_full_where_links_fail(tmp_path, caplog):
+    unused = KeepBases(LatestN(1), tmp_path)  # vouches for nothing, as no manager has it
     with links(False), manager(tmp_path, LatestN(1), ogds.EveryN(9)) as saves:
         for step in range(3):
             saves.save(step, args=ogds.args.GdsSave(tree(step)))
@@ -119,38 +128,46 @@ def test_without_the_policy_steps_are_full_where_links_fail(tmp_path, caplog):
         assert_same_bits(saves.restore(2, args=ogds.args.GdsRestore()), tree(2))
     assert sorted(os.listdir(tmp_path)) == ["2"]
     assert read_manifest(tmp_path / "2" / "default").base is None
-    assert caplog.text.count("no KeepBases keeps what they follow from") == 1
+    assert caplog.text.count("no manager has asked KeepBases yet") == 1
+    del unused
+
+
+def why_not(root):
+    return why_not_kept(root, time.monotonic())
 
 
 def test_a_policy_vouches_for_its_own_directory_while_it_is_in_use(tmp_path):
     mine, other = tmp_path / "mine", tmp_path / "other"
     handler = ogds.GdsCheckpointHandler(ogds.Options(delta=ogds.EveryN(9)))
-    assert "no KeepBases" in why_not_kept(mine)
-    policy = KeepBases(LatestN(1))
-    assert why_not_kept(mine) is None
+    assert "no KeepBases" in why_not(mine)
+    policy, began = KeepBases(LatestN(1)), time.monotonic()
+    assert "asked KeepBases yet" in why_not(mine)
+    asked(policy)
+    assert "asked KeepBases yet" in why_not_kept(mine, began)  # of a save that ran meanwhile
+    assert why_not(mine) is None
     handler.save(mine / "0" / "default", ogds.args.GdsSave({"w": 1}))
-    assert why_not_kept(mine) is None
-    assert "directory" in why_not_kept(other)
-    named = KeepBases(LatestN(1), other)
-    assert why_not_kept(other) is None
-    assert "directory" in why_not_kept(tmp_path)
+    assert why_not(mine) is None
+    assert "directory" in why_not(other)
+    named = asked(KeepBases(LatestN(1), other))
+    assert why_not(other) is None
+    assert "directory" in why_not(tmp_path)
     handler.save(other / "0" / "default", ogds.args.GdsSave({"w": 1}))
-    assert why_not_kept(mine) is None  # the other one has a policy of its own
+    assert why_not(mine) is None  # the other one has a policy of its own
     del policy
-    assert "no KeepBases" in why_not_kept(mine)
+    assert "no KeepBases" in why_not(mine)
     (tmp_path / "link").symlink_to(other)
-    assert why_not_kept(tmp_path / "link") is None
+    assert why_not(tmp_path / "link") is None
     del named
 
 
 def test_a_policy_without_a_directory_serves_one_root_even_after_its_handler_is_closed(tmp_path):
-    policy = KeepBases(LatestN(1))
+    policy = asked(KeepBases(LatestN(1)))
     handler = ogds.GdsCheckpointHandler(ogds.Options(delta=ogds.EveryN(9)))
     handler.save(tmp_path / "one" / "0" / "default", ogds.args.GdsSave({"w": 1}))
-    assert why_not_kept(tmp_path / "one") is None
+    assert why_not(tmp_path / "one") is None
     handler.close()
-    assert "directory" in why_not_kept(tmp_path / "other")
-    assert why_not_kept(tmp_path / "one") is None
+    assert "directory" in why_not(tmp_path / "other")
+    assert why_not(tmp_path / "one") is None
     del policy
 
 
