@@ -133,6 +133,36 @@ def test_frames_in_any_order_are_found(tmp_path) -> None:
         np.testing.assert_array_equal(out, chunk)
 
 
+def test_a_number_that_means_another_file_later_is_not_taken_for_the_first(tmp_path) -> None:
+    chain = make_chain(tmp_path, n_steps=1)
+    chain.per_run = 1
+    halves = [tmp_path / "first", tmp_path / "rest"]
+    content, cut = chain.steps[0].path.read_bytes(), int(chain.steps[0].records["offset"][1])
+    halves[0].write_bytes(content[:cut])
+    halves[1].write_bytes(bytes(cut) + content[cut:])
+    words = [chunk + 1 for chunk in chain.steps[0].words]
+    step = chain.new_step(words)
+    (rows,) = chain.rows(1)
+    number, other = (os.open(half, os.O_RDONLY) for half in halves)
+
+    def runs():
+        for i, run in enumerate(chain.arguments(words, step.records, [(number, rows)])):
+            if i == 1:
+                os.dup2(other, number)
+            yield run
+
+    writer = _native.RunWriter(runs(), offset=OFFSET, codec="auto", align_bytes=4096, zstd_level=3)
+    os.close(number)
+    os.close(other)
+    with step.path.open("w+b") as file:
+        assert writer.write(file.fileno(), chain.room(words), most_secs=10.0) is None
+    writer.close()
+    chain.steps.append(step)
+    assert (step.records["flags"] & 2).all()
+    for out, chunk in zip(chain.restored(1), words, strict=True):
+        np.testing.assert_array_equal(out, chunk)
+
+
 # --- what is wrong with a base --------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -32,7 +34,8 @@ using Placed = std::optional<std::pair<uint64_t, size_t>>;  // offset and bytes 
 
 constexpr double kMostSecs = 60;  // chosen: a call that would not return for longer is a mistake
 
-// Descriptors of its own for files of others, which may close theirs.
+// Descriptors of its own for files of others, which may close theirs and open other files by the
+// same number: as long as a file is held, no other one has its inode.
 class HeldFiles {
 public:
     HeldFiles() = default;
@@ -41,28 +44,39 @@ public:
     ~HeldFiles() { clear(); }
 
     int hold(int descriptor) {
-        const auto known = own_.find(descriptor);
-        if (known != own_.end()) {
-            return known->second;
+        struct stat status {};
+        if (fstat(descriptor, &status) != 0) {
+            raise_errno();
         }
-        const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-        if (own < 0) {
-            PyErr_SetFromErrno(PyExc_OSError);
-            throw nb::python_error();
+        const auto [place, is_new] =
+            own_.try_emplace(Key(descriptor, status.st_dev, status.st_ino), -1);
+        if (is_new) {
+            const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+            if (own < 0) {
+                own_.erase(place);
+                raise_errno();
+            }
+            place->second = own;
         }
-        own_[descriptor] = own;
-        return own;
+        return place->second;
     }
 
     void clear() noexcept {
-        for (const auto& [descriptor, own] : own_) {
+        for (const auto& [key, own] : own_) {
             close(own);
         }
         own_.clear();
     }
 
 private:
-    std::map<int, int> own_;
+    using Key = std::tuple<int, dev_t, ino_t>;  // a number, and the file that it meant
+
+    [[noreturn]] static void raise_errno() {
+        PyErr_SetFromErrno(PyExc_OSError);
+        throw nb::python_error();
+    }
+
+    std::map<Key, int> own_;
 };
 
 // A run, its buffers held.
