@@ -112,12 +112,13 @@ class RunWriter:
     The bytes depend neither on the number of threads nor on the order in which they call.
 
     Args:
-        runs: `buffers`, `segments`, `chunks` and `records` of each, as in `encode_run`, and links.
+        runs: `buffers`, `segments`, `chunks` and `records` of each, as in `encode_run`, links, and
+            which chunks have a base only if they are alike.
             Links are those of `bases` in `encode_run`, with the descriptor of an open file in place
             of frames, and the offsets of their records are in that file; () codes without a base.
             They are read where they are needed, by whole pages into aligned memory, and not at all
-            by the codec "off". A record whose last four bytes are not zero is used only if the
-            frame of the chunk, coded without a base, shows that its words may not have changed.
+            by the codec "off". The last is bool [C], or None for no chunk: the base of such a chunk
+            is used only if its frame, coded without one, shows that its words may not have changed.
             Buffers and files are held until `close`. What yields runs may run
             Python in between.
         offset: where the first run goes in the file.
@@ -132,7 +133,14 @@ class RunWriter:
     def __init__(
         self,
         runs: Iterable[
-            tuple[Sequence[Buffer], Buffer, Buffer, Buffer, Sequence[tuple[int, Buffer]]]
+            tuple[
+                Sequence[Buffer],
+                Buffer,
+                Buffer,
+                Buffer,
+                Sequence[tuple[int, Buffer]],
+                Buffer | None,
+            ]
         ],
         *,
         offset: int,

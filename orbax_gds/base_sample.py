@@ -133,8 +133,8 @@ def _smaller(
         at = chunk - int(run.chunks[0, 0])
         piece = part_of_chunk(run, at, 0, int(run.chunks[at, 1]))
         own = records[row : row + 1].view(np.uint8).reshape(-1, stripes.RECORD_BYTES)
-        words, links = save.words_of(piece), base.links_of(piece)
-        runs.append((words, piece.segments, piece.chunks, own, links))
+        words, (links, only_if_alike) = save.words_of(piece), base.links_of(piece)
+        runs.append((words, piece.segments, piece.chunks, own, links, only_if_alike))
     writer = _native.RunWriter(
         runs,
         offset=0,

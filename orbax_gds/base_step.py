@@ -17,7 +17,7 @@ import numpy as np
 
 from orbax_gds import manifest as manifests
 from orbax_gds import stripe as stripes
-from orbax_gds.chains import find_stripes, links_of
+from orbax_gds.chains import RunLinks, find_stripes, links_of
 from orbax_gds.delta import Chain, DeltaPolicy, Never, policy_text
 from orbax_gds.drivers import Driver
 from orbax_gds.errors import OgdsError
@@ -44,7 +44,6 @@ _DIGITS = "0123456789"
 # Chosen: a restore holds all frames of a chunk's chain at once, of at most 128 MiB and one more.
 # Only long chains of chunks of many MiB come near that.
 _MOST_BYTES = 128 << 20
-_ONLY_IF_ALIKE = 1  # in the last field of a record: `_native.RunWriter`
 
 
 class _FullStep(Exception):
@@ -98,31 +97,29 @@ class BaseStep:
         asked["flags"] = stripes.DELTA_FLAG
         return asked
 
-    def _records(self) -> tuple[np.ndarray, ...]:
-        """Of every link RECORD[n_chunks]: the frames from which the words of the base come."""
-        links = links_of(self._asked, self.files, np.arange(len(self._asked)))
-        left_out = sum(records["frame_bytes"].astype(np.int64) for records in links) > _MOST_BYTES
+    @functools.cached_property
+    def _links(self) -> tuple[list[tuple[int, np.ndarray]], np.ndarray]:
+        """The frames from which the words of the base come, as `links_of` has them, of all chunks.
+
+        Where they are not wanted, a chunk has its base only if it has not changed.
+        """
+        records = links_of(self._asked, self.files, np.arange(len(self._asked)))
+        left_out = sum(rows["frame_bytes"].astype(np.int64) for rows in records) > _MOST_BYTES
         if self.gains is not None:
             left_out |= ~self.gains
-        for records in links:
-            records["zero"][left_out & (records["n_words"] != 0)] = _ONLY_IF_ALIKE
-        return links
-
-    @functools.cached_property
-    def _rows(self) -> list[tuple[int, np.ndarray]]:
-        """Of every link its descriptor and, as bytes, the records of the chunks that need it."""
         links: list[tuple[int, np.ndarray]] = []
-        for link, records in zip(self.files, self._records(), strict=True):
+        for link, rows in zip(self.files, records, strict=True):
             descriptor = link.file.descriptor
             assert descriptor is not None, "seen when it was opened"
-            links.append((descriptor, _as_bytes(records)))
-        return links
+            links.append((descriptor, _as_bytes(rows)))
+        return links, left_out
 
-    def links_of(self, run: Run) -> list[tuple[int, np.ndarray]]:
-        """Return what the chunks of a run are coded against, as `stripe_writer.Source` has it."""
+    def links_of(self, run: Run) -> RunLinks:
+        """Return what the chunks of a run are coded against."""
         first = int(run.chunks[0, 0])
         end = first + len(run.chunks)
-        return [(descriptor, records[first:end]) for descriptor, records in self._rows]
+        links, left_out = self._links
+        return [(descriptor, rows[first:end]) for descriptor, rows in links], left_out[first:end]
 
     def withdraw(self) -> None:
         """Take the links out of the item again, as no frame needs them."""

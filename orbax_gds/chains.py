@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,13 @@ from orbax_gds.final_names import TEMPORARY
 from orbax_gds.manifest import MANIFEST_NAME, Manifest, StripeSpec, decode_pending
 from orbax_gds.stripe_file import StripeFile, open_stripe
 from orbax_gds.stripe_specs import base_file
+
+RunLinks: TypeAlias = tuple[Sequence[tuple[int, np.ndarray]], np.ndarray | None]
+"""What the chunks of a run are coded against, from the oldest step on, as `_native.RunWriter` takes
+it: of every link the descriptor of an open stripe and uint8[chunks of the run, 32], records of its
+index, zeros for a chunk that needs no frame of it; and bool[chunks of the run], which of them have
+the base only where their words are its; None for none. Without a base there are no links.
+"""
 
 _UNCHANGED_BYTES = 6  # required: FORMAT §7.11, the payload where every word is the base's
 

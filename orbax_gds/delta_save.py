@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -14,7 +13,7 @@ from orbax_gds import weighing
 from orbax_gds._native import STATUS, BrokenBase
 from orbax_gds.base_sample import chunks_that_gain
 from orbax_gds.base_step import BaseStep, find_base
-from orbax_gds.chains import is_delta, is_unchanged
+from orbax_gds.chains import RunLinks, is_delta, is_unchanged
 from orbax_gds.commit import io_context, sync_directory
 from orbax_gds.delta import Never
 from orbax_gds.drivers import Driver
@@ -118,9 +117,9 @@ class DeltaSave(contextlib.AbstractContextManager["DeltaSave"]):
         """Of the stripe that the deltas follow from; None of a full one."""
         return None if self.base is None else self.base.uuid
 
-    def links_of(self, run: Run) -> Sequence[tuple[int, np.ndarray]]:
-        """Return what the chunks of a run are coded against, as `stripe_writer.Source` says."""
-        return () if self.base is None or self._left else self.base.links_of(run)
+    def links_of(self, run: Run) -> RunLinks:
+        """Return what the chunks of a run are coded against, if anything."""
+        return ((), None) if self.base is None or self._left else self.base.links_of(run)
 
     def do_without(self, err: BrokenBase) -> None:
         """Make the step a full one, as words of the base cannot be read: all are at hand yet."""

@@ -23,6 +23,7 @@ from orbax_gds import stripe as stripes
 from orbax_gds._native import BrokenBase
 from orbax_gds._version import __version__
 from orbax_gds.bandwidth import KnownStorage, storage_key
+from orbax_gds.chains import RunLinks
 from orbax_gds.coding_choice import choose_coding
 from orbax_gds.commit import (
     leave_pending,
@@ -485,9 +486,9 @@ class Prepared:
             raise err
         self._delta.go_on_without(err)
 
-    def links_of(self, run: Run) -> Sequence[tuple[int, np.ndarray]]:
+    def links_of(self, run: Run) -> RunLinks:
         """Return what the chunks of a run are coded against, as `Source` says."""
-        return () if self._delta is None else self._delta.links_of(run)
+        return ((), None) if self._delta is None else self._delta.links_of(run)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import numpy as np
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
 from orbax_gds.bandwidth import WriteMeter
+from orbax_gds.chains import RunLinks
 from orbax_gds.codecs import codec_by_id
 from orbax_gds.drivers import File
 from orbax_gds.dtypes import CONTAINER_BYTES
@@ -68,13 +69,8 @@ class Source(Protocol):
         """Return the buffers that the segments of a run name, in host memory."""
         ...
 
-    def links_of(self, run: Run) -> Sequence[tuple[int, np.ndarray]]:
-        """Return what the chunks of a run are coded against, from the oldest step on.
-
-        Returns:
-            Descriptor of an open stripe and uint8[chunks of the run, 32], records of its index;
-            zeros for a chunk that needs no frame of it. Empty without a base.
-        """
+    def links_of(self, run: Run) -> RunLinks:
+        """Return what the chunks of a run are coded against, if anything."""
         ...
 
     def leave_base(self, err: _native.BrokenBase) -> None:
@@ -203,11 +199,13 @@ class StripeWriter:
         np.ndarray,
         np.ndarray,
         Sequence[tuple[int, np.ndarray]],
+        np.ndarray | None,
     ]:
         first = int(run.chunks[0, 0])
         records = _as_bytes(self.records[first : first + len(run.chunks)])
-        links = self.source.links_of(run)
-        return self.source.words_of(run), run.segments, run.chunks, records, links
+        links, only_if_alike = self.source.links_of(run)
+        words = self.source.words_of(run)
+        return words, run.segments, run.chunks, records, links, only_if_alike
 
     def _count(self, secs: dict[str, float]) -> None:
         for stage in ("read base", "decode base"):

@@ -14,6 +14,7 @@ from orbax_gds import _native, sidecar, weighing
 from orbax_gds import stripe as stripes
 from orbax_gds._version import __version__
 from orbax_gds.bandwidth import WriteMeter
+from orbax_gds.chains import RunLinks
 from orbax_gds.commit import io_context, leave_pending, make_directory, publish, sync_directory
 from orbax_gds.derived import FEATURE, DerivedShard
 from orbax_gds.deriving import find_derived
@@ -175,9 +176,9 @@ class _Loaded:
         self._progress(self._n_done, self._n_bytes)
         return self.words[run.first_buffer : run.end_buffer]
 
-    def links_of(self, run: Run) -> Sequence[tuple[int, np.ndarray]]:
+    def links_of(self, run: Run) -> RunLinks:
         """Return what the chunks of a run are coded against: nothing."""
-        return ()
+        return (), None
 
     def leave_base(self, err: _native.BrokenBase) -> None:
         """Raise what is said of a base, as there is none."""

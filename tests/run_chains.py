@@ -53,9 +53,10 @@ class Chain:
                 np.array(chunks, np.uint32),
                 rows[here],
                 [(descriptor, of_link[here]) for descriptor, of_link in links],
+                np.isin(np.arange(len(words))[here], self.marked),
             )
 
-    def rows(self, n_steps: int, *, marks: bool = False) -> list[np.ndarray]:
+    def rows(self, n_steps: int) -> list[np.ndarray]:
         """Return the rows of each link of what follows on so many steps."""
         rows = [step.rows().copy() for step in self.steps[:n_steps]]
         needed = np.ones(len(rows[0]) if rows else 0, bool)
@@ -63,7 +64,6 @@ class Chain:
             if self.drops:
                 of_link[~needed] = 0
             needed &= step.records["flags"] & 2 != 0
-            of_link[self.marked, 28] = marks & of_link[self.marked].any(axis=1)
         return rows
 
     @contextlib.contextmanager
@@ -74,7 +74,7 @@ class Chain:
             files = [os.open(step.path, flags) for step in self.steps[:n_steps]]
             for descriptor in files:
                 stack.callback(os.close, descriptor)
-            yield list(zip(files, self.rows(n_steps, marks=True), strict=True))
+            yield list(zip(files, self.rows(n_steps), strict=True))
 
     def writer(self, words: list[np.ndarray], records: np.ndarray, links: Links, codec="auto"):
         runs = self.arguments(words, records, links)
@@ -135,7 +135,7 @@ class Chain:
         files = [step.path.read_bytes() for step in self.steps[:n_steps]]
         rows = self.rows(n_steps)
         into = np.zeros(len(step.words), stripe.RECORD)
-        for buffers, segments, chunks, own, _ in self.arguments(step.words, into, ()):
+        for buffers, segments, chunks, own, *_ in self.arguments(step.words, into, ()):
             first = int(chunks[0, 0])
             bases = [
                 (file, of_link[first : first + len(chunks)])

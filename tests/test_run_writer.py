@@ -39,7 +39,7 @@ class Runs:
         for number, (words, rows) in enumerate(zip(self.words, self.rows, strict=True)):
             at = N_CHUNKS * number
             chunks = [(at + i, N_WORDS, self.dtype, 1, 0) for i in range(N_CHUNKS)]
-            yield [words.view(np.uint8)], self.segments, np.array(chunks, np.uint32), rows, ()
+            yield [words.view(np.uint8)], self.segments, np.array(chunks, np.uint32), rows, (), None
 
     def writer(self, zstd_level: int = 0) -> _native.RunWriter:
         return _native.RunWriter(
@@ -185,10 +185,13 @@ def test_wrong_arguments_are_refused():
         _native.RunWriter(runs.arguments(), offset=0, codec="ladder", align_bytes=64)
     with pytest.raises(ValueError, match="not 2 objects"):
         _native.RunWriter([([], out)], offset=0, codec="auto", align_bytes=64)  # type: ignore
-    buffers, segments, chunks, rows, _ = next(runs.arguments())
+    buffers, segments, chunks, rows, *_ = next(runs.arguments())
     with pytest.raises(ValueError, match="records has 1 rows, but there are 2 chunks"):
         _native.RunWriter(
-            [(buffers, segments, chunks, rows[:1], ())], offset=0, codec="auto", align_bytes=64
+            [(buffers, segments, chunks, rows[:1], (), None)],
+            offset=0,
+            codec="auto",
+            align_bytes=64,
         )
     writer = runs.writer()
     with pytest.raises(ValueError, match="out has 100 bytes; a run may need"):
@@ -196,7 +199,7 @@ def test_wrong_arguments_are_refused():
     memory = np.zeros(2 * ROOM_BYTES, np.uint8)
     inside = memory[ROOM_BYTES - 100 :][: buffers[0].nbytes]
     over = _native.RunWriter(
-        [([inside], segments, chunks, rows, ())], offset=0, codec="auto", align_bytes=64
+        [([inside], segments, chunks, rows, (), None)], offset=0, codec="auto", align_bytes=64
     )
     with pytest.raises(ValueError, match="out shares memory with buffer 0"):
         over.code(memory[:ROOM_BYTES])

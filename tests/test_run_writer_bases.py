@@ -346,9 +346,12 @@ def test_wrong_links_are_wrong_arguments(tmp_path) -> None:
         with pytest.raises(ValueError, match="records has 2 rows, but there are 3 chunks"):
             chain.writer(words, np.zeros(3, stripe.RECORD), [(descriptor, rows[:2])])  # cut by run
         for link in ((descriptor,), ("0", rows), (None, rows)):
-            run: Any = (*next(chain.arguments(words, chain.steps[0].records, ()))[:4], [link])
+            run: Any = (*next(chain.arguments(words, chain.steps[0].records, ()))[:4], [link], None)
             with pytest.raises(ValueError, match="descriptor of a file and records"):
                 _native.RunWriter([run], offset=0, codec="auto", align_bytes=64)
+        run = (*next(chain.arguments(words, chain.steps[0].records, links))[:5], bytes(2))
+        with pytest.raises(ValueError, match="only_if_alike has 2 bytes, but there are 3 chunks"):
+            _native.RunWriter([run], offset=0, codec="auto", align_bytes=64)
         own = chain.steps[0].records.copy()
         with pytest.raises(ValueError, match="records shares memory with records of a base"):
             chain.writer(words, own, [(descriptor, own.view(np.uint8).reshape(3, 32))])

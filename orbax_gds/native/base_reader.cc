@@ -23,7 +23,6 @@ constexpr uint64_t kMostGapBytes = 16 << 10;  // chosen: read with the frames on
 constexpr size_t kLengthAt = 8;  // required: in a record, of its frame
 constexpr size_t kWordsAt = 12;  // required: in a record, number of words and all that follows it
 constexpr size_t kCrcAt = 20;
-constexpr size_t kMarkAt = 28;  // required: zero in a file
 constexpr size_t kUnchangedBytes = 6;  // required: FORMAT 7.11, where every word is the base's
 constexpr uint64_t kMostOffset = uint64_t{1} << 62;
 
@@ -66,10 +65,11 @@ size_t BaseReader::scratch_bytes(std::span<const RunChunk> chunks) noexcept {
     return kPageBytes + words_room(chunks) + frames_room(chunks);
 }
 
-BaseReader::BaseReader(std::span<const RunChunk> chunks, std::span<const FileLink> links,
+BaseReader::BaseReader(std::span<const RunChunk> chunks, const RunLinks& links,
                        std::span<uint8_t> scratch, Workspace& workspace,
                        const std::atomic<bool>& is_stopped) noexcept
-    : chunks_(chunks), links_(links), workspace_(workspace), is_stopped_(is_stopped) {
+    : chunks_(chunks), links_(links.links), only_if_alike_(links.only_if_alike),
+      workspace_(workspace), is_stopped_(is_stopped) {
     const size_t past_page = reinterpret_cast<uintptr_t>(scratch.data()) % kPageBytes;
     const std::span<uint8_t> pages = scratch.subspan((kPageBytes - past_page) % kPageBytes);
     words_ = pages.first(words_room(chunks));
@@ -111,9 +111,11 @@ const uint8_t* BaseReader::record_of(size_t link, size_t chunk) const noexcept {
 }
 
 bool BaseReader::is_left_out(size_t chunk) const noexcept {
+    if (!only_if_alike_.empty() && only_if_alike_[chunk] != 0) {
+        return true;
+    }
     for (size_t link = 0; link < links_.size(); ++link) {
-        const uint8_t* const record = record_of(link, chunk);
-        if (load_u32le(record + kMarkAt) != 0 || is_too_long(record, chunks_[chunk])) {
+        if (is_too_long(record_of(link, chunk), chunks_[chunk])) {
             return true;
         }
     }
@@ -146,7 +148,7 @@ bool BaseReader::may_equal_base(size_t chunk, const FrameHeader& coded) noexcept
             expected.payload_crc = load_u32le(record + kCrcAt);
         }
         write_index_record(expected, 0, alike);
-        if (std::memcmp(record + kWordsAt, alike + kWordsAt, kMarkAt - kWordsAt) != 0) {
+        if (std::memcmp(record + kWordsAt, alike + kWordsAt, sizeof alike - kWordsAt) != 0) {
             return false;
         }
         is_found = true;
@@ -178,12 +180,10 @@ RunResult BaseReader::load_link(size_t link) noexcept {
     for (size_t chunk = first_; chunk < end_; ++chunk) {
         const std::span<uint8_t> words = left.first(words_bytes(chunks_[chunk]));
         left = left.subspan(words.size());
-        if (record_is_absent(record_of(link, chunk))) {
+        const uint8_t* const record = record_of(link, chunk);
+        if (record_is_absent(record)) {
             continue;
         }
-        uint8_t record[kIndexRecordBytes];
-        std::memcpy(record, record_of(link, chunk), sizeof record);
-        store_u32le(record + kMarkAt, 0);
         Status status = Status::kOk;
         if (chunk >= piece.end_chunk) {
             status = find_piece(links_[link].records, chunk, piece);

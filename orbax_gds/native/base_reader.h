@@ -10,13 +10,21 @@
 namespace ogds {
 
 // One link of the chains of a run's chunks: a file, and a record a chunk with the offset of its
-// frame in that file; zeros where it has none. Where the last four bytes are not zero, the chunk has
-// its base only if its own frame, without one, comes out as that of the oldest link: so unchanged
-// words are found of which no base would be worth reading. A chunk has none, either, if a frame was
-// lengthened by more than there is room for.
+// frame in that file; zeros where it has none. A chunk has none, either, if a frame was lengthened
+// by more than there is room for.
 struct FileLink {
     int descriptor;
     const uint8_t* records;
+};
+
+// What a run is coded against: links from the oldest on, and a byte a chunk, or nothing. Where that
+// is not zero, the chunk has its base only if its own frame, without one, comes out as that of the
+// oldest link: so unchanged words are found of which no base would be worth reading.
+struct RunLinks {
+    std::span<const FileLink> links;
+    std::span<const uint8_t> only_if_alike;
+
+    bool empty() const noexcept { return links.empty(); }
 };
 
 // Reads and decodes some chunks at a time, as many as the caches hold, one link after another: what
@@ -26,8 +34,8 @@ public:
     // Memory for the bases of these chunks.
     static size_t scratch_bytes(std::span<const RunChunk> chunks) noexcept;
 
-    // `links` from the oldest on. Reading ends soon when `is_stopped` is set.
-    BaseReader(std::span<const RunChunk> chunks, std::span<const FileLink> links,
+    // Reading ends soon when `is_stopped` is set.
+    BaseReader(std::span<const RunChunk> chunks, const RunLinks& links,
                std::span<uint8_t> scratch, Workspace& workspace,
                const std::atomic<bool>& is_stopped) noexcept;
 
@@ -57,6 +65,7 @@ private:
 
     const std::span<const RunChunk> chunks_;
     const std::span<const FileLink> links_;
+    const std::span<const uint8_t> only_if_alike_;
     Workspace& workspace_;
     const std::atomic<bool>& is_stopped_;
     std::span<uint8_t> words_;

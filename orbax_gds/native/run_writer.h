@@ -19,7 +19,7 @@ struct RunSource {
     std::span<const Segment> segments;
     std::span<const RunChunk> chunks;
     uint8_t* records;
-    std::span<const FileLink> links = {};  // of the bases to code against, from the oldest on
+    RunLinks links = {};  // of the bases to code against
 };
 
 // Where the time went, summed over threads; `busy` passed while at least one of them wrote.

@@ -83,7 +83,7 @@ private:
 class HeldRun {
 public:
     HeldRun(nb::sequence buffers, nb::handle segments, nb::handle chunks, nb::handle records,
-            nb::sequence links, HeldFiles& files)
+            nb::sequence links, nb::handle only_if_alike, HeldFiles& files)
         : run_(std::move(buffers), segments, chunks, Buffer::Access::kRead),
           records_(records, "records", Buffer::Access::kWrite) {
         run_.require_cover();
@@ -100,6 +100,13 @@ public:
             require_apart(records_, "records", rows, "records of a base");
             links_.push_back({files.hold(descriptor), rows.bytes().data()});
         }
+        if (!only_if_alike.is_none()) {
+            only_if_alike_.emplace(only_if_alike, "only_if_alike", Buffer::Access::kRead);
+            if (only_if_alike_->bytes().size() != run_.chunks().size()) {
+                refuse("only_if_alike has ", only_if_alike_->bytes().size(), " bytes, but there are ",
+                       run_.chunks().size(), " chunks.");
+            }
+        }
     }
 
     void require_apart_from(const Buffer& out) const {
@@ -111,7 +118,11 @@ public:
     }
 
     RunSource source() const noexcept {
-        return {run_.readable(), run_.segments(), run_.chunks(), records_.bytes().data(), links_};
+        RunLinks links{links_, {}};
+        if (only_if_alike_.has_value()) {
+            links.only_if_alike = only_if_alike_->bytes();
+        }
+        return {run_.readable(), run_.segments(), run_.chunks(), records_.bytes().data(), links};
     }
 
 private:
@@ -119,6 +130,7 @@ private:
     Buffer records_;
     std::deque<Buffer> base_records_;
     std::vector<FileLink> links_;
+    std::optional<Buffer> only_if_alike_;
 };
 
 PyObject* broken_base = nullptr;  // the type; the module keeps it
@@ -127,7 +139,7 @@ PyObject* broken_base = nullptr;  // the type; the module keeps it
     const uint32_t chunk = run.chunks[result.run.chunk].shape.chunk;
     std::string text = "The base of chunk " + std::to_string(chunk) + " cannot be read: link " +
                        std::to_string(result.run.link) + " of " +
-                       std::to_string(run.links.size()) + ", from the oldest: " +
+                       std::to_string(run.links.links.size()) + ", from the oldest: " +
                        status_text(result.run.status);
     if (result.run.error != 0) {
         text += std::string(": ") + std::strerror(result.run.error);
@@ -151,12 +163,12 @@ public:
         check_alignment(align_bytes);
         for (nb::handle each : runs) {  // a generator lets other threads have the GIL in between
             const auto run = nb::cast<nb::tuple>(each);
-            if (run.size() != 5) {
-                refuse("A run is buffers, segments, chunks, records and links, not ", run.size(),
-                       " objects.");
+            if (run.size() != 6) {
+                refuse("A run is buffers, segments, chunks, records, links and only_if_alike, not ",
+                       run.size(), " objects.");
             }
             held_.emplace_back(nb::cast<nb::sequence>(run[0]), run[1], run[2], run[3],
-                               nb::cast<nb::sequence>(run[4]), files_);
+                               nb::cast<nb::sequence>(run[4]), run[5], files_);
             const RunSource source = held_.back().source();
             room_bytes_ = std::max(room_bytes_, max_run_bytes(source.chunks, align_bytes));
             scratch_bytes_ = std::max(scratch_bytes_, writer_.scratch_bytes(source));

@@ -110,7 +110,7 @@ struct Runs {
             sources.push_back({std::span(step.buffers).subspan(first, count),
                                std::span(step.segments).subspan(first, count),
                                std::span(step.chunks).subspan(first, count),
-                               step.records.data() + first * kIndexRecordBytes, mine});
+                               step.records.data() + first * kIndexRecordBytes, {mine, {}}});
         }
     }
 
