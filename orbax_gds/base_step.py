@@ -32,6 +32,8 @@ from orbax_gds.stripe_specs import (
     BaseSpec,
     StripeSpec,
     base_file,
+    by_uuid,
+    chain_of,
     check_chains,
     check_described,
 )
@@ -169,10 +171,12 @@ def find_base(
         gone = None
         for item, step in _last_steps(place, number, directory, process, known):
             entry = _entry(step, process, n_processes, manifests.crc_text(cut.layout))
-            chain = _chain_of(step, entry)
+            bases = by_uuid(step.base)
+            chains = [(*chain_of(spec, bases), spec) for spec in step.stripes]
+            chain = chains[step.stripes.index(entry)]
             if known.is_broken([each.uuid for each in chain]):
                 raise _FullStep(f"a stripe that {item.parent.name}/{item.name} needs is damaged")
-            _ask(policy, _sizes(step), final_path(directory))
+            _ask(policy, _sizes(chains), final_path(directory))
             try:
                 base = _opened(item, step, chain, directory, place, cut, driver, known)
             except FileNotFoundError as err:  # it is being deleted, or lacks what it needs
@@ -302,28 +306,17 @@ def _entry(
     return entry
 
 
-def _chain_of(step: manifests.Pending, spec: StripeSpec) -> list[StripeSpec]:
-    """Return the entries of a stripe and of all that it needs, the oldest first."""
-    entries = {entry.uuid: entry for entry in step.base.stripes} if step.base else {}
-    chain = [spec]
-    while chain[-1].base is not None:
-        chain.append(entries[chain[-1].base])
-    return chain[::-1]
-
-
-def _sizes(step: manifests.Pending) -> Chain:
-    """Return what a policy is told of a step, of all processes together."""
-    entries = {entry.uuid: entry for entry in step.base.stripes} if step.base else {}
-    bytes_full, deltas = 0, []  # of the last delta first
-    for spec in step.stripes:
-        n_before = 0
-        while spec.base is not None:
-            deltas += [0] * (n_before + 1 - len(deltas))
-            deltas[n_before] += spec.bytes
-            n_before, spec = n_before + 1, entries[spec.base]
-        bytes_full += spec.bytes
-    sizes = tuple(reversed(deltas))
-    return Chain(n_deltas=len(sizes), bytes_full=bytes_full, bytes_deltas=sizes)
+def _sizes(chains: Sequence[Sequence[StripeSpec]]) -> Chain:
+    """Return what a policy is told of a step, of the chains of all processes together."""
+    deltas = [0] * max(len(chain) - 1 for chain in chains)  # of the last one first
+    for chain in chains:
+        for n_after, spec in enumerate(reversed(chain[1:])):
+            deltas[n_after] += spec.bytes
+    return Chain(
+        n_deltas=len(deltas),
+        bytes_full=sum(chain[0].bytes for chain in chains),
+        bytes_deltas=tuple(reversed(deltas)),
+    )
 
 
 def _opened(

@@ -18,7 +18,7 @@ from orbax_gds.errors import Corrupt, NotFound, OgdsError
 from orbax_gds.final_names import TEMPORARY
 from orbax_gds.manifest import MANIFEST_NAME, Manifest, StripeSpec, decode_pending
 from orbax_gds.stripe_file import StripeFile, open_stripe
-from orbax_gds.stripe_specs import base_file
+from orbax_gds.stripe_specs import base_file, by_uuid, chain_of
 
 RunLinks: TypeAlias = tuple[Sequence[tuple[int, np.ndarray]], np.ndarray | None]
 """What the chunks of a run are coded against, from the oldest step on, as `_native.RunWriter` takes
@@ -28,21 +28,6 @@ the base only where their words are its; None for none. Without a base there are
 """
 
 _UNCHANGED_BYTES = 6  # required: FORMAT §7.11, the payload where every word is the base's
-
-
-def chain_of(manifest: Manifest, spec: StripeSpec) -> tuple[StripeSpec, ...]:
-    """Return the entries of the bases of a stripe, the oldest first, without its own.
-
-    Args:
-        manifest: checked, so that every chain ends.
-        spec: one of its entries, of its own stripes or of their bases.
-    """
-    entries = {entry.uuid: entry for entry in manifest.base.stripes} if manifest.base else {}
-    chain: list[StripeSpec] = []
-    while spec.base is not None:
-        spec = entries[spec.base]
-        chain.append(spec)
-    return tuple(reversed(chain))
 
 
 def find_stripes(item: FilePath, uuids: Iterable[str], linked: bool) -> dict[str, FilePath]:
@@ -153,7 +138,7 @@ def open_chain(
     """
     chain: list[StripeFile] = []
     with contextlib.ExitStack() as closing:
-        for entry in chain_of(manifest, spec):
+        for entry in chain_of(spec, by_uuid(manifest.base)):
             chain.append(open_stripe(driver, places[entry.uuid], entry))
             closing.callback(chain[-1].file.close)
         closing.pop_all()

@@ -9,7 +9,7 @@ import msgspec
 from orbax_gds.errors import NotFound
 from orbax_gds.final_names import TEMPORARY, step_number
 from orbax_gds.manifest import MANIFEST_NAME, decode_pending
-from orbax_gds.stripe_specs import StripeSpec
+from orbax_gds.stripe_specs import StripeSpec, chain_of
 
 __all__ = ["NamedStripes", "named_stripes", "published_items"]
 
@@ -42,14 +42,8 @@ class NamedStripes(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def chain_length(self) -> int:
         """How many stripes of earlier steps the longest chain has; 0 of a full item."""
-        bases = {spec.uuid: spec.base for spec in self.bases}
-        longest = 0
-        for spec in self.own:
-            length, above = 0, spec.base
-            while above is not None and length <= len(bases):
-                length, above = length + 1, bases.get(above)
-            longest = max(longest, length)
-        return longest
+        bases = {spec.uuid: spec for spec in self.bases}
+        return max((len(chain_of(spec, bases)) for spec in self.own), default=0)
 
 
 def named_stripes(item: FilePath) -> NamedStripes:

@@ -43,6 +43,26 @@ def base_file(uuid: str) -> str:
     return f"{BASE_NAME}/{uuid}.ogds"
 
 
+def by_uuid(base: BaseSpec | None) -> dict[str, StripeSpec]:
+    """Return the entries of the stripes of earlier steps."""
+    return {entry.uuid: entry for entry in base.stripes} if base else {}
+
+
+def chain_of(spec: StripeSpec, bases: Mapping[str, StripeSpec]) -> tuple[StripeSpec, ...]:
+    """Return the entries of the stripes that one follows from, the oldest first, without its own.
+
+    Args:
+        spec: the entry of the one.
+        bases: those of all stripes of earlier steps, by uuid. If they were not checked, and the
+            chain breaks off or does not end, each is returned once at most.
+    """
+    chain: list[StripeSpec] = []
+    while spec.base is not None and len(chain) < len(bases) and spec.base in bases:
+        spec = bases[spec.base]
+        chain.append(spec)
+    return tuple(reversed(chain))
+
+
 def check_described(stripe: StripeSpec, where: str) -> None:
     """Check the fields of an entry but for its file and its base.
 
@@ -73,7 +93,7 @@ def check_chains(
         Corrupt: they do not fit together.
     """
     given = base.stripes if base else ()
-    entries = {entry.uuid: entry for entry in given}
+    entries = by_uuid(base)
     for entry in given:
         check_described(entry, where)
         if entry.file != base_file(entry.uuid):

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path as FilePath
 
-from orbax_gds.chains import chain_of, missing_stripe, stripes_there
+from orbax_gds.chains import missing_stripe, stripes_there
 from orbax_gds.commit import read_manifest
 from orbax_gds.coverage import check_coverage
 from orbax_gds.derived import DerivedShard, problems
@@ -21,6 +21,7 @@ from orbax_gds.options import Options
 from orbax_gds.plan import StoredShard
 from orbax_gds.stripe_check import Findings, StripeCheck
 from orbax_gds.stripe_file import StripeFile, open_stripe
+from orbax_gds.stripe_specs import by_uuid, chain_of
 
 __all__ = ["Problem", "Progress", "verify"]
 
@@ -238,7 +239,7 @@ class _ItemCheck:
     def _check_stripe(self, spec: StripeSpec, progress: Callable[[int], None]) -> None:
         path = self.directory / spec.file
         self.unplaced.append(spec.file)
-        entries = chain_of(self.manifest, spec)
+        entries = chain_of(spec, by_uuid(self.manifest.base))
         known = all(entry.uuid in self.bases for entry in entries)
         chain = [self.bases[entry.uuid] for entry in entries] if known else None
         with self._noting(spec.file, path), self.driver.open(path, "r") as file:

@@ -14,7 +14,7 @@ import orbax_gds as ogds
 from orbax_gds import chains
 from orbax_gds import manifest as manifests
 from orbax_gds import stripe as stripes
-from orbax_gds.chains import base_places, chain_of, find_stripes, links_of, open_chain
+from orbax_gds.chains import base_places, find_stripes, links_of, open_chain
 from orbax_gds.codecs import reference
 from orbax_gds.commit import read_manifest
 from orbax_gds.drivers import open_driver
@@ -23,7 +23,7 @@ from orbax_gds.item import Item
 from orbax_gds.listing import find_item, list_items
 from orbax_gds.manifest import Manifest
 from orbax_gds.stripe_file import open_stripe
-from orbax_gds.stripe_specs import DELTA, BaseSpec, StripeSpec, base_file
+from orbax_gds.stripe_specs import DELTA, BaseSpec, StripeSpec, base_file, by_uuid, chain_of
 
 OPTIONS = ogds.Options(chunk_bytes=4096)
 
@@ -94,7 +94,7 @@ def test_chains_that_end_are_taken(own, bases):
     assert manifests.decode(data, "here") == manifest
     assert reference.parse_manifest(data)["stripes"]
     for stripe in manifest.stripes:
-        chain = [*chain_of(manifest, stripe), stripe]
+        chain = [*chain_of(stripe, by_uuid(manifest.base)), stripe]
         assert chain[0].base is None
         assert [link.uuid for link in chain[:-1]] == [link.base for link in chain[1:]]
 
