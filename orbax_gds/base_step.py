@@ -106,7 +106,8 @@ class BaseStep:
         Where they are not wanted, a chunk has its base only if it has not changed.
         """
         records = links_of(self._asked, self.files, np.arange(len(self._asked)))
-        left_out = sum(rows["frame_bytes"].astype(np.int64) for rows in records) > _MOST_BYTES
+        n_bytes = np.sum([rows["frame_bytes"] for rows in records], axis=0, dtype=np.int64)
+        left_out: np.ndarray = n_bytes > _MOST_BYTES
         if self.gains is not None:
             left_out |= ~self.gains
         links: list[tuple[int, np.ndarray]] = []

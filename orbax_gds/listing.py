@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
 from typing import Literal
 
-from orbax_gds.chains import find_stripes
+from orbax_gds.chains import missing_stripe
 from orbax_gds.commit import PENDING_NAME
 from orbax_gds.errors import Corrupt, IoError, NotFound, Unsupported
 from orbax_gds.final_names import TEMPORARY, step_number
@@ -24,6 +24,7 @@ State = Literal["published", "broken", "unfinished"]
 Kind = Literal["full", "delta"]
 _Read = Callable[[FilePath], NamedStripes | None]
 _Writers = Callable[[FilePath, str], dict[str, str]]
+_Holders = Callable[[FilePath, str], frozenset[str]]
 
 _DEEPEST = 2  # root/step/item
 
@@ -89,7 +90,8 @@ def list_items(path: str | os.PathLike[str]) -> list[Entry]:
         found = sorted(_walk(root, 0), key=lambda place: _order(place.relative_to(root)))
         read = functools.cache(_named)
         writers = functools.cache(functools.partial(_writers, read))  # as many steps ask for them
-        return [_entry(root, directory, read, writers) for directory in found]
+        holders = functools.cache(functools.partial(_held, read))
+        return [_entry(root, directory, read, writers, holders) for directory in found]
     except OSError as err:
         raise IoError(err.errno, f"Cannot list {root}: {err.strerror}", err.filename) from err
 
@@ -148,12 +150,14 @@ def _walk(directory: FilePath, depth: int) -> Iterator[FilePath]:
                 yield from _walk(child, depth + 1)
 
 
-def _entry(root: FilePath, directory: FilePath, read: _Read, writers: _Writers) -> Entry:
+def _entry(
+    root: FilePath, directory: FilePath, read: _Read, writers: _Writers, holders: _Holders
+) -> Entry:
     parts = directory.relative_to(root).parts
     published = (directory / MANIFEST_NAME).is_file()
     committed = not any(TEMPORARY in part for part in parts)
     named = read(directory.absolute()) if published and committed else None
-    reason = _missing_base(named) if named else None
+    reason = _missing_base(named, holders) if named else None
     files = [status for path in _children(directory) if (status := _file_status(path))]
     held = files + [status for path in _bases(directory) if (status := _file_status(path))]
     shared_bytes = sum(status.st_size for status in held if status.st_nlink > 1)
@@ -186,13 +190,14 @@ def _named(directory: FilePath) -> NamedStripes | None:
     return None
 
 
-def _missing_base(named: NamedStripes) -> str | None:
+def _missing_base(named: NamedStripes, holders: _Holders) -> str | None:
     """Return what is missing of that which an item follows from; None if nothing is."""
-    try:
-        find_stripes(named.item, [spec.uuid for spec in named.bases], named.linked)
-    except NotFound as err:
-        return str(err)
-    return None
+    missing = {spec.uuid for spec in named.bases if not named.files[spec.uuid].exists()}
+    if missing and not named.linked:
+        item = named.item
+        missing -= holders(item.parent.parent, item.name) | holders(item.parent, "")
+    first = next((spec.uuid for spec in named.bases if spec.uuid in missing), None)
+    return None if first is None else str(missing_stripe(named.item, first, named.linked))
 
 
 def _base(named: NamedStripes, writers: _Writers) -> str | None:
@@ -200,7 +205,7 @@ def _base(named: NamedStripes, writers: _Writers) -> str | None:
     uuid = next((spec.base for spec in named.own if spec.base is not None), None)
     if uuid is None:
         return None
-    item = named.item.absolute()
+    item = named.item
     beside = writers(item.parent, "")  # where steps are items
     return beside.get(uuid) or writers(item.parent.parent, item.name).get(uuid, uuid)
 
@@ -213,6 +218,18 @@ def _writers(read: _Read, root: FilePath, item: str) -> dict[str, str]:
         if TEMPORARY not in step.name and (named := read(step / item)) is not None
         for spec in named.own
     }
+
+
+def _held(read: _Read, root: FilePath, item: str) -> frozenset[str]:
+    """Return the uuids of the stripes that the steps under a root have, in the item of a name."""
+    named = (read(step / item) for step in _children(root) if TEMPORARY not in step.name)
+    return frozenset(
+        uuid
+        for each in named
+        if each is not None
+        for uuid, path in each.files.items()
+        if path.exists()
+    )
 
 
 def _bases(directory: FilePath) -> list[FilePath]:

@@ -78,13 +78,16 @@ def test_ls_of_a_root_as_json(root):
 
 
 @pytest.mark.parametrize("linked", [True, False])
-def test_ls_tells_deltas_their_bases_and_what_steps_share(tmp_path, linked):
+def test_ls_tells_deltas_their_bases_and_what_steps_share(tmp_path, linked, monkeypatch):
     items = steps_of(tmp_path, 4)
     tree = {"w": np.arange(3000, dtype=np.uint16)}
     for item, each in zip(items, drifting(tree, 4), strict=True):
         ogds.save(item, each)
     follow(items[:3], linked=linked)
+    reads, read = [], listing.named_stripes
+    monkeypatch.setattr(listing, "named_stripes", lambda item: reads.append(item) or read(item))
     listed = json.loads(run("ls", tmp_path, "--json").stdout)["items"]
+    assert sorted(item for item in reads if item in items) == items  # each once, whoever asks
     found = [(each["kind"], each["base"], each["chain_length"]) for each in listed]
     assert found == [("full", None, 0), ("delta", "0", 1), ("delta", "1", 2), ("full", None, 0)]
     stripes = [(item / "p00000.ogds").stat().st_size for item in items]
