@@ -107,9 +107,8 @@ class BaseStep:
         """
         records = links_of(self._asked, self.files, np.arange(len(self._asked)))
         n_bytes = np.sum([rows["frame_bytes"] for rows in records], axis=0, dtype=np.int64)
-        left_out: np.ndarray = n_bytes > _MOST_BYTES
-        if self.gains is not None:
-            left_out |= ~self.gains
+        left_out = np.zeros(len(self._asked), bool) if self.gains is None else ~self.gains
+        left_out |= n_bytes > _MOST_BYTES
         links: list[tuple[int, np.ndarray]] = []
         for link, rows in zip(self.files, records, strict=True):
             descriptor = link.file.descriptor

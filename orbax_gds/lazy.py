@@ -153,12 +153,18 @@ class LazyLeaf:
 
 def _per_axis(index: Index | tuple[Index, ...], shape: tuple[int, ...]) -> tuple[int | slice, ...]:
     parts = index if isinstance(index, tuple) else (index,)
-    known = (int, np.integer, slice, EllipsisType)
-    if not all(isinstance(p, known) and not isinstance(p, bool) for p in parts):
-        raise TypeError(f"A lazy leaf takes integers, slices and '...', not {index!r}.")
-    at = [i for i, part in enumerate(parts) if part is ...]
-    if len(at) > 1 or len(parts) - len(at) > len(shape):
-        raise IndexError(f"{len(parts) - len(at)} indices for a leaf of shape {shape}.")
-    split = at[0] if at else len(parts)
-    filling = (slice(None),) * (len(shape) - len(parts) + len(at))
-    return (*parts[:split], *filling, *parts[split + len(at) :])  # type: ignore[return-value]
+    given: list[int | slice] = []
+    fills: list[int] = []  # where "..." stands
+    for part in parts:
+        if isinstance(part, EllipsisType):
+            fills.append(len(given))
+        elif isinstance(part, slice):
+            given.append(part)
+        elif isinstance(part, int | np.integer) and not isinstance(part, bool):
+            given.append(int(part))
+        else:
+            raise TypeError(f"A lazy leaf takes integers, slices and '...', not {index!r}.")
+    if len(fills) > 1 or len(given) > len(shape):
+        raise IndexError(f"{len(given)} indices for a leaf of shape {shape}.")
+    at = fills[0] if fills else len(given)
+    return (*given[:at], *[slice(None)] * (len(shape) - len(given)), *given[at:])

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -183,8 +184,9 @@ def test_wrong_arguments_are_refused():
         _native.RunWriter(runs.arguments(), offset=0, codec="auto", align_bytes=100)
     with pytest.raises(ValueError, match="not 'ladder'"):
         _native.RunWriter(runs.arguments(), offset=0, codec="ladder", align_bytes=64)
+    too_few: Any = [([], out)]
     with pytest.raises(ValueError, match="not 2 objects"):
-        _native.RunWriter([([], out)], offset=0, codec="auto", align_bytes=64)  # type: ignore
+        _native.RunWriter(too_few, offset=0, codec="auto", align_bytes=64)
     buffers, segments, chunks, rows, *_ = next(runs.arguments())
     with pytest.raises(ValueError, match="records has 1 rows, but there are 2 chunks"):
         _native.RunWriter(
