@@ -1,6 +1,7 @@
 """Items of ours to and from plain Orbax checkpoints, which are held in memory whole."""
 
 import os
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,15 +14,17 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
+from orbax_gds.commit import io_context
 from orbax_gds.dtypes import Dtype
 from orbax_gds.errors import Exists, Unsupported
 from orbax_gds.exchange import named_alike, refuse
+from orbax_gds.final_names import TEMPORARY
 from orbax_gds.item import Item
 from orbax_gds.leaves import flatten
 from orbax_gds.manifest import LeafSpec, path_text
 from orbax_gds.options import Options
 from orbax_gds.paths import unflatten
-from orbax_gds.writing import write_item
+from orbax_gds.writing import new_directory, write_item
 
 __all__ = ["from_orbax", "to_orbax"]
 
@@ -43,7 +46,9 @@ def to_orbax(item: Item, path: FilePath) -> None:
         Exists: there is something at the path.
         Unsupported: leaves that Orbax cannot hold; each is named, and nothing is written.
         Corrupt: a frame is damaged.
+        IoError: the system refused; nothing is left behind.
     """
+    path = path.absolute()
     if os.path.lexists(path):
         raise Exists(f"{path} exists already. Give another place, or delete it.")
     specs = item.manifest.leaves
@@ -59,9 +64,16 @@ def to_orbax(item: Item, path: FilePath) -> None:
             for leaf, spec in enumerate(specs)
         ]
         tree = unflatten(specs, values)
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-            save = ocp.args.PyTreeSave(tree, custom_metadata=item.manifest.custom_metadata)
-            checkpointer.save(path.absolute(), args=save)
+        save = ocp.args.PyTreeSave(tree, custom_metadata=item.manifest.custom_metadata)
+        # Orbax leaves its own temporary directory where it fails. It looks for this mark on ours.
+        ours = path.with_name(f"{path.name}{TEMPORARY}-{uuid.uuid4().hex}")
+        with io_context(path, "write"), new_directory(ours):
+            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+                checkpointer.save(ours / path.name, args=save)
+            if os.path.lexists(path):  # by now
+                raise Exists(f"{path} exists already. Give another place, or delete it.")
+            os.rename(ours / path.name, path)
+        ours.rmdir()
 
 
 def from_orbax(path: FilePath, directory: FilePath, *, options: Options | None = None) -> None:

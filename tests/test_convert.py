@@ -311,6 +311,19 @@ def test_a_conversion_that_fails_leaves_nothing(tmp_path, kind, byte):
     assert os.listdir(tmp_path) == ["step"]
 
 
+def test_a_failure_of_orbax_leaves_nothing(tmp_path, monkeypatch):
+    def fail(handler, directory):
+        assert os.listdir(directory)
+        raise OSError(28, "No space left on device")
+
+    ogds.save(tmp_path / "item", {"w": np.ones(9)})
+    monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "finalize", fail)
+    done = run("convert", tmp_path / "item", tmp_path / "new" / "out", "--to", "orbax")
+    assert done.exit_code == 2
+    assert f"Cannot write {tmp_path / 'new' / 'out'}: No space left on device" in done.stderr
+    assert os.listdir(tmp_path) == ["item"]
+
+
 def test_other_input_is_refused_by_what_it_is(saved, tmp_path):
     (tmp_path / "text").write_text("hello, world")
     (tmp_path / "nothing").mkdir()
