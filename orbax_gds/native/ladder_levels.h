@@ -114,27 +114,31 @@ public:
         : at_(reinterpret_cast<const uint8_t*>(&planes)) {}
 
     Group take(uint64_t wanted) noexcept {
-        const auto n = static_cast<uint32_t>(__builtin_popcountll(wanted));
-        const Group v = {bits(0, n), bits(1, n), bits(2, n), bits(3, n)};
+        const uint8_t* const at = at_ + n_bits_ / 8;
+        const size_t skip = n_bits_ % 8;
+        const auto n = static_cast<size_t>(__builtin_popcountll(wanted));
         n_bits_ += n;
+        Group v = {load_u64le(at) >> skip, load_u64le(at + kPlaneBytes) >> skip,
+                   load_u64le(at + 2 * kPlaneBytes) >> skip,
+                   load_u64le(at + 3 * kPlaneBytes) >> skip};
+        if (__builtin_expect(n + skip > 64, 0)) {
+            v.b0 |= ninth(at, skip);
+            v.b1 |= ninth(at + kPlaneBytes, skip);
+            v.b2 |= ninth(at + 2 * kPlaneBytes, skip);
+            v.b3 |= ninth(at + 3 * kPlaneBytes, skip);
+        }
         return Bits::deposit(v, wanted);
     }
 
-    uint32_t n_values() const noexcept { return n_bits_; }
+    size_t n_values() const noexcept { return n_bits_; }
 
 private:
-    uint64_t bits(uint32_t plane, uint32_t n) const noexcept {
-        const uint8_t* at = at_ + kPlaneBytes * plane + n_bits_ / 8;
-        const uint32_t skip = n_bits_ % 8;
-        uint64_t value = load_u64le(at) >> skip;
-        if (__builtin_expect(n + skip > 64, 0)) {
-            value |= static_cast<uint64_t>(at[8]) << (64 - skip);
-        }
-        return value;
+    static uint64_t ninth(const uint8_t* at, size_t skip) noexcept {
+        return uint64_t{at[8]} << (64 - skip);
     }
 
     const uint8_t* at_;
-    uint32_t n_bits_ = 0;
+    size_t n_bits_ = 0;
 };
 
 // Writes a group's bitmaps by write(b, bitmap), which comes first so that they need no registers
