@@ -341,11 +341,29 @@ private:
     size_t n_lines_;
 };
 
-// Copies a group past the caches.
+// Copies a group past the caches, to a multiple of 16 bytes.
 template <class V>
 inline void stream_group(uint8_t* to, const uint8_t* from, uint32_t n_bytes) noexcept {
-    for (uint32_t at = 0; at < n_bytes; at += V::kBytes) {
+    uint32_t at = 0;
+    if constexpr (V::kBytes > 16) {
+        if (reinterpret_cast<uintptr_t>(to) % V::kBytes != 0) {
+            V::stream_half(to, from);
+            at = 16;
+        }
+    }
+    for (; n_bytes - at >= 4 * V::kBytes; at += 4 * V::kBytes) {
+        for (uint32_t i = 0; i < 4; ++i) {
+            const uint32_t part = at + i * V::kBytes;
+            V::stream_whole(to + part, V::load_whole(from + part));
+        }
+    }
+    for (; n_bytes - at >= V::kBytes; at += V::kBytes) {
         V::stream_whole(to + at, V::load_whole(from + at));
+    }
+    if constexpr (V::kBytes > 16) {
+        if (at < n_bytes) {
+            V::stream_half(to + at, from + at);
+        }
     }
 }
 

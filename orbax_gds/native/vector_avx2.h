@@ -30,10 +30,14 @@ struct Avx2 {
     static void store_whole(uint8_t* at, T v) noexcept {
         _mm256_storeu_si256(reinterpret_cast<T*>(at), v);
     }
-    // Past the caches, to a multiple of 16 bytes; fence() after the last.
+    // Past the caches, to a multiple of kBytes, or 16 bytes to a multiple of 16; fence() after the
+    // last.
     static void stream_whole(uint8_t* at, T v) noexcept {
-        _mm_stream_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(v));
-        _mm_stream_si128(reinterpret_cast<__m128i*>(at) + 1, _mm256_extracti128_si256(v, 1));
+        _mm256_stream_si256(reinterpret_cast<T*>(at), v);
+    }
+    static void stream_half(uint8_t* at, const uint8_t* from) noexcept {
+        _mm_stream_si128(reinterpret_cast<__m128i*>(at),
+                         _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     }
     static void fence() noexcept { _mm_sfence(); }
 
