@@ -83,46 +83,51 @@ private:
 
 // Places of escapes among the words of a batch.
 struct EscapePlaces {
-    static constexpr uint32_t kAtOnce = 4;
+    static constexpr uint32_t kAtOnce = 2;
     uint32_t n = 0;
     uint16_t at[kBatchWords + kAtOnce];
 
     // Adds those of a group. How many they are is a matter of chance: no branch for a few.
-    void add(uint64_t bits, uint32_t group) noexcept {
+    void add(uint64_t bits, uint32_t first) noexcept {
         uint16_t* to = at + n;
         n += static_cast<uint32_t>(__builtin_popcountll(bits));
         do {
             for (uint32_t i = 0; i < kAtOnce; ++i) {
-                constexpr uint64_t kLast = uint64_t{1} << 63;
-                *to++ = static_cast<uint16_t>(
-                    64 * group + static_cast<uint32_t>(__builtin_ctzll(bits | kLast)));
+                const int place = bits == 0 ? 64 : __builtin_ctzll(bits);
+                *to++ = static_cast<uint16_t>(first + static_cast<uint32_t>(place));
                 bits &= bits - 1;
             }
         } while (bits != 0);
     }
 };
 
-// Those of the first n words of a batch.
-inline void find_places(const uint64_t* escapes, uint32_t n, EscapePlaces& places) noexcept {
+// Fewer escapes than one of so many words are looked for with a branch for each group.
+constexpr uint32_t kWordsAnEscape = 256;
+
+// Those of the first n words of a batch, with a branch for groups without any or none.
+inline void find_places(const uint64_t* escapes, uint32_t n, bool few,
+                        EscapePlaces& places) noexcept {
     places.n = 0;
     for (uint32_t g = 0; g < n / 64; ++g) {
-        places.add(escapes[g], g);
+        if (!few || escapes[g] != 0) {
+            places.add(escapes[g], 64 * g);
+        }
     }
     if (n % 64 != 0) {
-        places.add(escapes[n / 64] & low_bits(n % 64), n / 64);
+        places.add(escapes[n / 64] & low_bits(n % 64), n / 64 * 64);
     }
 }
 
-// The most bits that a word has, given the OR of all 2^k - 1.
+// The bit width of the largest byte, given the OR of all.
 template <class V>
-inline uint32_t largest_of(typename V::T below) noexcept {
+inline uint32_t largest_width(typename V::T any) noexcept {
     uint8_t bytes[V::kBytes];
-    V::store_whole(bytes, below);
+    V::store_whole(bytes, any);
     uint32_t all = 0;
     for (const uint8_t byte : bytes) {
         all |= byte;
     }
-    return static_cast<uint32_t>(__builtin_popcount(all));
+    return 31 - static_cast<uint32_t>(__builtin_clz(all << 1 | 1));
 }
 
 // Appends bits to a plane. Up to 7 bits wait for the rest of their byte; a store of 8 bytes may
@@ -196,26 +201,18 @@ private:
 // Takes bits from each plane, at any bit position.
 class LowReader {
 public:
-    explicit LowReader(const LowBitsView& below) noexcept : below_(below) {}
+    LowReader(const LowBitsView& below, uint32_t n_words) noexcept
+        : below_(below), n_words_(n_words) {}
 
     // Takes the bits of `plane` of the words in `has` to `bits`, group by group. Loads at most a
     // batch's bits beyond the plane: false if it has not as many.
     template <class Bits>
     bool take(uint32_t plane, const uint64_t* has, uint64_t* bits, uint32_t n_groups) noexcept {
-        const uint8_t* const from = below_.of[plane];
-        uint32_t at = taken_[plane];
-        for (uint32_t g = 0; g < n_groups; ++g) {
-            const uint64_t words = has[g];
-            const uint32_t skip = at % 8;
-            const uint8_t* bytes = from + at / 8;
-            // Whether they reach into a ninth byte is a matter of chance: no branch.
-            const uint64_t some =
-                load_u64le(bytes) >> skip | (uint64_t{bytes[8]} << 1) << (63 - skip);
-            at += static_cast<uint32_t>(__builtin_popcountll(words));
-            bits[g] = Bits::deposit({some, 0, 0, 0}, words).b0;
-        }
-        taken_[plane] = at;
-        return at <= below_.n_bits[plane];
+        const bool few = 2 * below_.n_bits[plane] < n_words_;
+        const uint64_t end = few ? take<Bits, true>(plane, has, bits, n_groups)
+                                 : take<Bits, false>(plane, has, bits, n_groups);
+        taken_[plane] = static_cast<uint32_t>(end);
+        return end <= below_.n_bits[plane];
     }
 
     bool is_finished() const noexcept {
@@ -227,7 +224,34 @@ public:
     }
 
 private:
+    // Of a plane that few words have bits in, where eight bytes nearly always reach to the end of a
+    // group's; else it is a matter of chance, and taken without a branch.
+    template <class Bits, bool kFew>
+    uint64_t take(uint32_t plane, const uint64_t* has, uint64_t* bits,
+                  uint32_t n_groups) const noexcept {
+        const uint8_t* const from = below_.of[plane];
+        uint64_t at = taken_[plane];
+        for (uint32_t g = 0; g < n_groups; ++g) {
+            const uint64_t words = has[g];
+            const auto n = static_cast<uint64_t>(__builtin_popcountll(words));
+            uint64_t some = 0;
+            if constexpr (kFew) {
+                some = load_u64le(from + at / 8) >> (at % 8);
+                if (__builtin_expect(n > 57, 0)) {
+                    some |= uint64_t{from[at / 8 + 8]} << 1 << (63 - at % 8);
+                }
+            } else {
+                const uint8_t* bytes = from + 8 * (at / 64);
+                some = load_u64le(bytes) >> (at % 64) | load_u64le(bytes + 8) << 1 << (~at % 64);
+            }
+            at += n;
+            bits[g] = Bits::deposit({some, 0, 0, 0}, words).b0;
+        }
+        return at;
+    }
+
     const LowBitsView& below_;
+    const uint32_t n_words_;
     uint32_t taken_[kMaxLowPlanes] = {};
 };
 

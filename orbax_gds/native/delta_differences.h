@@ -73,9 +73,13 @@ public:
         words_ = words;
         base_ = base;
     }
-    void set_words(uint8_t* words, const uint8_t* base) noexcept {
-        to_ = words;
-        base_ = base;
+    // What joins differences to a tile's words: a copy, since a store of words might be one of a
+    // member that others can reach.
+    Differences into(uint8_t* words, const uint8_t* base) const noexcept {
+        Differences joining = *this;
+        joining.to_ = words;
+        joining.base_ = base;
+        return joining;
     }
 
     // y of the part's words, 0xFFFF where it is more; their low bytes go to those of the tile.
@@ -154,7 +158,9 @@ public:
 
     // After the parts of a tile of which n words are there; of those in the plane `escapes` any bit
     // may be set.
-    void finish(uint32_t, const uint64_t*) noexcept {}
+    void finish(const Differences& joining, uint32_t, const uint64_t*) noexcept {
+        any_ = joining.any_;
+    }
 
     // Whether no difference was too large.
     bool fit() const noexcept {
@@ -204,9 +210,10 @@ public:
                                   static_cast<uint8_t>(format_.flip));
         }
     }
-    void set_words(uint8_t* words, const uint8_t* base) noexcept {
+    Differences& into(uint8_t* words, const uint8_t* base) noexcept {
         to_ = words;
         base_ = base;
+        return *this;
     }
 
     OGDS_IN_REGISTERS T split(uint32_t q, T (&y)[2], uint8_t*) const noexcept {
@@ -222,7 +229,7 @@ public:
         V::store(upper_ + 16 * q, kLaneWords, upper);
     }
 
-    void finish(uint32_t n, const uint64_t* escapes) noexcept {
+    void finish(const Differences&, uint32_t n, const uint64_t* escapes) noexcept {
         const auto flip = static_cast<uint8_t>(format_.flip);
         for (uint32_t i = 0; i < n; ++i) {
             const uint32_t counts = static_cast<uint32_t>(escapes[i / 64] >> (i % 64) & 1) - 1;

@@ -103,7 +103,7 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
             any_escape = V::or_(any_escape, found);
         }
         if (V::any(any_escape)) {
-            find_places(batch.escapes, n_real, places);
+            find_places(batch.escapes, n_real, false, places);
             for (uint32_t i = 0; i < places.n; ++i) {
                 const Word y = D::above(
                     D::difference(D::load(from, places.at[i]), D::load(from_base, places.at[i]),
@@ -112,7 +112,7 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
                 store_bytes<kEscapeBytes>(escapes + size_t{kEscapeBytes} * n_escapes++, y);
             }
         }
-        const uint32_t of_batch = largest_of<V>(any_below);
+        const uint32_t of_batch = largest_width<V>(any_below);
         writer.append<Bits>(of_batch, batch, n / 64);
         n_planes = of_batch > n_planes ? of_batch : n_planes;
     };
@@ -137,22 +137,28 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
 
 // --- decoding ------------------------------------------------------------------------------------
 
-// Which words of a tile have a bit in which plane; returns the OR of what is below their symbols.
+// Which words of a tile have a bit in which plane; returns the OR of 2^k by the parts.
 template <class V, class Word>
 inline typename V::T place_tile(BitsBelow<V, Word>& bits_below, const uint8_t* base, uint32_t n,
                                 BelowBatch<V>& batch, uint32_t tile) noexcept {
-    const auto scales = V::table(kScales);
-    typename V::T has[8];
-    auto any = V::splat(0);
-    bits_below.each(base, n, [&](uint32_t q, typename V::T k) __attribute__((always_inline)) {
-        const auto scale = V::lookup(scales, k);
+    using T = typename V::T;
+    const T scales = V::table(kScales);
+    T bits[8];
+    T any = V::splat(0);
+    bits_below.each(base, n, [&](uint32_t q, T k) __attribute__((always_inline)) {
+        const T scale = V::lookup(scales, k);
         V::store_whole(batch.scales + tile * batch.kTile + V::kBytes * q, scale);
-        has[q] = V::sub8(scale, V::splat(1));
-        any = V::or_(any, has[q]);
+        any = V::or_(any, scale);
+        bits[q] = k;
     });
-    if (V::any(any)) {
-        to_planes<V>(has);
-    }  // else all are 0
+    T k[4];
+    to_planes4<V>(bits, k);
+    const T any_low = V::or_(k[0], k[1]);
+    const T all_low = V::and_(k[0], k[1]);
+    const T has[kMaxLowPlanes] = {V::or_(any_low, k[2]), V::or_(k[1], k[2]),
+                                  V::or_(all_low, k[2]), k[2],
+                                  V::and_(any_low, k[2]), V::and_(k[1], k[2]),
+                                  V::and_(all_low, k[2])};
     for (uint32_t plane = 0; plane < kMaxLowPlanes; ++plane) {
         V::store_whole(batch.tile_of(batch.has[plane], tile), has[plane]);
     }
@@ -189,25 +195,36 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
     __builtin_memcpy(symbols, tables.ladder.symbol_of_rank, 16);
     symbols[tables.ladder.escape_rank] = 0;
     const T symbol_of = V::table(symbols);
-    uint64_t rank_flips[4];
-    for (uint32_t b = 0; b < 4; ++b) {
-        rank_flips[b] = (tables.ladder.escape_rank >> b & 1) != 0 ? 0 : ~uint64_t{0};
-    }
-    LowReader reader(below);
+    T flips[4];
+    set_flips<V>(tables.ladder.escape_rank, flips);
+    const bool few_escapes = n_escapes < m / kWordsAnEscape;
+    LowReader reader(below, m);
     const auto* ranks_in = reinterpret_cast<const uint8_t*>(&ranks);
     uint32_t n_taken = 0;
+    uint32_t of_batch = 0;  // planes
     bool fits = true;
     // Of a batch; false if there are fewer.
+    const auto load_ranks = [&](uint32_t place, T (&rank_planes)[4]) {
+        for (uint32_t b = 0; b < 4; ++b) {
+            rank_planes[b] =
+                V::load_whole(ranks_in + sizeof(RankPlanes::bit[0]) * b + place / 8);
+        }
+    };
     const auto find_patches = [&](const uint8_t* from, const uint8_t* low, uint32_t first,
                                   uint32_t n) {
-        for (uint32_t g = 0; g < (n + 63) / 64; ++g) {
-            uint64_t found = ~uint64_t{0};
-            for (uint32_t b = 0; b < 4; ++b) {
-                found &= ranks.bit[b][first / 64 + g] ^ rank_flips[b];
-            }
-            batch.escapes[g] = found;
+        T any = V::splat(0);
+        for (uint32_t at = 0; at < n; at += kTile) {
+            T rank_planes[4];
+            load_ranks(first + at, rank_planes);
+            const T found = escapes_of<V>(rank_planes, flips);
+            V::store_whole(batch.tile_of(batch.escapes, at / kTile), found);
+            any = V::or_(any, found);
         }
-        find_places(batch.escapes, n, patches.places);
+        if (few_escapes && !V::any(any)) {
+            patches.places.n = 0;
+            return true;
+        }
+        find_places(batch.escapes, n, few_escapes, patches.places);
         const uint32_t n_found = patches.places.n;
         if (n_found > n_escapes - n_taken) {
             return false;
@@ -225,15 +242,11 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
         return true;
     };
     const auto merge_tile = [&](const uint8_t* tile_base, const uint8_t* low, uint32_t tile,
-                                uint32_t place, uint32_t of_batch, uint32_t n_there,
-                                uint8_t* to) {
+                                uint32_t place, uint32_t n_there, uint8_t* to) {
         T rank_planes[4];
         T parts[8];
         T rests[8];
-        for (uint32_t b = 0; b < 4; ++b) {
-            rank_planes[b] =
-                V::load_whole(ranks_in + sizeof(RankPlanes::bit[0]) * b + place / 8);
-        }
+        load_ranks(place, rank_planes);
         for (uint32_t plane = 0; plane < 8; ++plane) {
             rests[plane] = plane < of_batch
                                ? V::load_whole(batch.tile_of(batch.bits[plane % kMaxLowPlanes],
@@ -244,26 +257,29 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
             from_planes<V>(rests);
         }
         from_planes4<V>(rank_planes, parts);
-        differences.set_words(to, tile_base);
+        auto&& joining = differences.into(to, tile_base);
         for (uint32_t q = 0; q < 8; ++q) {
             const T scale = V::load_whole(batch.scales + tile * kTile + V::kBytes * q);
             const T symbol = V::lookup(symbol_of, parts[q]);
             const T y[2] = {V::product_low8(scale, symbol, rests[q]),
                             V::product_high8(scale, symbol, rests[q])};
-            differences.join(q, y, low);
+            joining.join(q, y, low);
         }
-        differences.finish(n_there, batch.escapes + tile * (kTile / 64));
+        differences.finish(joining, n_there, batch.escapes + tile * (kTile / 64));
     };
     // Into n words, a multiple of a tile; of which n_real are there.
     const auto merge_batch = [&](const uint8_t* from, const uint8_t* low, uint32_t first,
                                  uint32_t n, uint32_t n_real, uint8_t* to) {
-        T any_below = V::splat(0);
-        for (uint32_t at = 0; at < n; at += kTile) {
-            const uint32_t n_there = n_real - at < kTile ? n_real - at : kTile;
-            any_below = V::or_(any_below, place_tile(bits_below, from + at * sizeof(Word), n_there,
-                                                     batch, at / kTile));
+        // Without exponents a full batch is as the first.
+        if (tables.exponents || first == 0 || n_real < n) {
+            T any_below = V::splat(0);
+            for (uint32_t at = 0; at < n; at += kTile) {
+                const uint32_t n_there = n_real - at < kTile ? n_real - at : kTile;
+                any_below = V::or_(any_below, place_tile(bits_below, from + at * sizeof(Word),
+                                                         n_there, batch, at / kTile));
+            }
+            of_batch = largest_width<V>(any_below) - 1;
         }
-        const uint32_t of_batch = largest_of<V>(any_below);
         if (of_batch > below.n) {
             return false;
         }
@@ -277,7 +293,7 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
         }
         for (uint32_t at = 0; at < n; at += kTile) {
             merge_tile(from + at * sizeof(Word), low + size_t{at} * kLow, at / kTile, first + at,
-                       of_batch, n_real - at < kTile ? n_real - at : kTile,
+                       n_real - at < kTile ? n_real - at : kTile,
                        to + at * sizeof(Word));
         }
         patches.apply(to);
