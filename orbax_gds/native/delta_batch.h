@@ -130,28 +130,25 @@ inline uint32_t largest_width(typename V::T any) noexcept {
     return 31 - static_cast<uint32_t>(__builtin_clz(all << 1 | 1));
 }
 
-// Appends bits to a plane. Up to 7 bits wait for the rest of their byte; a store of 8 bytes may
-// write zeros past them, which the next store overwrites.
+// Appends bits to a plane whose first 8 bytes are 0. It is written 8 bytes at a time, and what has
+// no bits yet of the last 8 is 0: whether bits fill them is a matter of chance, no branch.
 struct PlaneEnd {
+    __extension__ using Wide = unsigned __int128;
+
     uint8_t* to;
     uint32_t at = 0;
-    uint64_t waiting = 0;
 
     // The bits of those words of a group that are in `has`.
     template <class Bits>
     OGDS_IN_REGISTERS void append(uint64_t bits, uint64_t has) noexcept {
-        const uint64_t some = Bits::extract({bits, 0, 0, 0}, has).b0;
-        const uint32_t fill = at % 8;
-        const uint64_t whole = waiting | some << fill;
-        store_u64le(to + at / 8, whole);
-        const uint32_t end = fill + static_cast<uint32_t>(__builtin_popcountll(has));
-        at += end - fill;
-        // Whether they fill eight bytes is a matter of chance: no branch.
-        const uint64_t is_full = 0 - static_cast<uint64_t>(end >> 6);
-        waiting = (whole >> (end & 56) & ~is_full) | ((some >> 1) >> (63 - fill) & is_full);
+        // A product is the shift by which no bit is lost.
+        const Wide moved =
+            Wide{Bits::extract({bits, 0, 0, 0}, has).b0} * (uint64_t{1} << at % 64);
+        uint8_t* const last = to + (at / 8 & ~7u);
+        store_u64le(last, load_u64le(last) | static_cast<uint64_t>(moved));
+        store_u64le(last + 8, static_cast<uint64_t>(moved >> 64));
+        at += static_cast<uint32_t>(__builtin_popcountll(has));
     }
-
-    void finish() const noexcept { store_u64le(to + at / 8, waiting); }
 };
 
 class LowWriter {
@@ -159,6 +156,7 @@ public:
     explicit LowWriter(LowBits& below) noexcept : below_(below) {
         for (uint32_t plane = 0; plane < kMaxLowPlanes; ++plane) {
             ends_[plane].to = below.of[plane];
+            store_u64le(below.of[plane], 0);
         }
     }
 
@@ -167,21 +165,10 @@ public:
     void append(uint32_t n_planes, const BelowBatch<V>& batch, uint32_t n_groups) noexcept {
         uint32_t plane = 0;
         for (; plane + 2 <= n_planes; plane += 2) {
-            PlaneEnd first = ends_[plane];
-            PlaneEnd second = ends_[plane + 1];
-            for (uint32_t g = 0; g < n_groups; ++g) {
-                first.append<Bits>(batch.bits[plane][g], batch.has[plane][g]);
-                second.append<Bits>(batch.bits[plane + 1][g], batch.has[plane + 1][g]);
-            }
-            ends_[plane] = first;
-            ends_[plane + 1] = second;
+            append_some<Bits, 2>(ends_ + plane, batch.bits + plane, batch.has + plane, n_groups);
         }
         if (plane < n_planes) {
-            PlaneEnd last = ends_[plane];
-            for (uint32_t g = 0; g < n_groups; ++g) {
-                last.append<Bits>(batch.bits[plane][g], batch.has[plane][g]);
-            }
-            ends_[plane] = last;
+            append_some<Bits, 1>(ends_ + plane, batch.bits + plane, batch.has + plane, n_groups);
         }
     }
 
@@ -189,11 +176,28 @@ public:
         below_.n = n_planes;
         for (uint32_t plane = 0; plane < kMaxLowPlanes; ++plane) {
             below_.n_bits[plane] = ends_[plane].at;
-            ends_[plane].finish();
         }
     }
 
 private:
+    // Has all registers for itself.
+    template <class Bits, uint32_t kN>
+    __attribute__((noinline)) static void append_some(PlaneEnd* ends,
+                                                      const uint64_t (*bits)[kBatchGroups],
+                                                      const uint64_t (*has)[kBatchGroups],
+                                                      uint32_t n_groups) noexcept {
+        PlaneEnd first = ends[0];
+        PlaneEnd last = ends[kN - 1];
+        for (uint32_t g = 0; g < n_groups; ++g) {
+            first.append<Bits>(bits[0][g], has[0][g]);
+            if constexpr (kN > 1) {
+                last.append<Bits>(bits[1][g], has[1][g]);
+            }
+        }
+        ends[kN - 1] = last;
+        ends[0] = first;
+    }
+
     LowBits& below_;
     PlaneEnd ends_[kMaxLowPlanes];
 };
