@@ -40,6 +40,10 @@ struct Units<V, uint16_t> {
     static T sub(T a, T b) noexcept { return V::sub16(a, b); }
     static T negative(T v) noexcept { return V::negative16(v); }
     static T half(T v) noexcept { return V::template right16<1>(v); }
+    // t of words.
+    static T ordered(T words, T flip) noexcept {
+        return V::xor_(words, V::and_(negative(words), flip));
+    }
     static T splat(uint32_t word) noexcept {
         return V::zip_low8(V::splat(word & 0xFF), V::splat(word >> 8));
     }
@@ -52,6 +56,9 @@ struct Units<V, uint32_t> {
     static T sub(T a, T b) noexcept { return V::sub32(a, b); }
     static T negative(T v) noexcept { return V::negative32(v); }
     static T half(T v) noexcept { return V::template right32<1>(v); }
+    static T ordered(T words, T flip) noexcept {
+        return V::by_sign32(words, V::xor_(words, flip), words);
+    }
     static T splat(uint32_t word) noexcept {
         return V::zip_low16(Units<V, uint16_t>::splat(word & 0xFFFF),
                             Units<V, uint16_t>::splat(word >> 16));
@@ -172,7 +179,7 @@ private:
 
     // t of words.
     OGDS_IN_REGISTERS T ordered(T words) const noexcept {
-        return V::xor_(words, V::and_(U::negative(words), flip_));
+        return U::ordered(words, flip_);
     }
 
     OGDS_IN_REGISTERS T difference(size_t at) const noexcept {

@@ -123,6 +123,11 @@ struct Avx2 {
     static T add32(T a, T b) noexcept { return _mm256_add_epi32(a, b); }
     static T sub32(T a, T b) noexcept { return _mm256_sub_epi32(a, b); }
     static T negative32(T v) noexcept { return _mm256_srai_epi32(v, 31); }
+    // The units of b where those of v have the highest bit set, else those of a.
+    static T by_sign32(T a, T b, T v) noexcept {
+        return _mm256_castps_si256(_mm256_blendv_ps(
+            _mm256_castsi256_ps(a), _mm256_castsi256_ps(b), _mm256_castsi256_ps(v)));
+    }
     template <int kBits>
     static T right32(T v) noexcept { return _mm256_srli_epi32(v, kBits); }
     // The units of a and then b as 16 bits; 0xFFFF if they are more.

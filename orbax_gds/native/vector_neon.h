@@ -118,6 +118,7 @@ struct Neon {
     static T negative32(T v) noexcept {
         return vreinterpretq_u8_u32(vcltzq_s32(vreinterpretq_s32_u8(v)));
     }
+    static T by_sign32(T a, T b, T v) noexcept { return vbslq_u8(negative32(v), b, a); }
     template <int kBits>
     static T right32(T v) noexcept {
         if constexpr (kBits == 0) {

@@ -88,6 +88,10 @@ struct Sse42 {
     static T add32(T a, T b) noexcept { return _mm_add_epi32(a, b); }
     static T sub32(T a, T b) noexcept { return _mm_sub_epi32(a, b); }
     static T negative32(T v) noexcept { return _mm_srai_epi32(v, 31); }
+    static T by_sign32(T a, T b, T v) noexcept {
+        return _mm_castps_si128(
+            _mm_blendv_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), _mm_castsi128_ps(v)));
+    }
     template <int kBits>
     static T right32(T v) noexcept { return _mm_srli_epi32(v, kBits); }
     static T narrow32(T a, T b) noexcept {
