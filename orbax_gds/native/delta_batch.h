@@ -49,7 +49,7 @@ public:
             if (__builtin_expect(in_registers_ && n == kTile, 1)) {
                 for (uint32_t q = 0; q < 8; ++q) {  // of exponents of eight bits below the sign
                     const auto e = top_exponents<V, Word>(base, q);
-                    fn(q, V::min8(V::sub8(shift_, V::min8(e, shift_)), most_));
+                    fn(q, V::min8(V::above8(shift_, e), most_));
                 }
                 return;
             }
@@ -116,6 +116,18 @@ inline void find_places(const uint64_t* escapes, uint32_t n, bool few,
     if (n % 64 != 0) {
         places.add(escapes[n / 64] & low_bits(n % 64), n / 64 * 64);
     }
+}
+
+// The largest of the bytes.
+template <class V>
+inline uint32_t most_of(typename V::T v) noexcept {
+    uint8_t bytes[V::kBytes];
+    V::store_whole(bytes, v);
+    uint32_t most = 0;
+    for (const uint8_t byte : bytes) {
+        most = byte > most ? byte : most;
+    }
+    return most;
 }
 
 // The bit width of the largest byte, given the OR of all.

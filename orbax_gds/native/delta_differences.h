@@ -14,19 +14,18 @@ namespace {
 // Exponents of a part's words that have eight bits of it below the sign.
 template <class V, class Word>
 OGDS_IN_REGISTERS typename V::T top_exponents(const uint8_t* words, uint32_t q) noexcept {
-    Halves<V> top;
     if constexpr (sizeof(Word) == 2) {
-        top = load_halves<V>(words + 32 * q);
+        const Halves<V> top = load_halves<V>(words + 32 * q);
+        return V::sub8(V::add8(top.high, top.high), V::negative8(top.low));
     } else {
         typename V::T upper[2];
         for (uint32_t half = 0; half < 2; ++half) {
             const auto a = V::load(words + 64 * q + 32 * half, 4 * kLaneWords);
             const auto b = V::load(words + 64 * q + 32 * half + 16, 4 * kLaneWords);
-            upper[half] = V::odd16(a, b);
+            upper[half] = V::narrow31(V::template right32<23>(a), V::template right32<23>(b));
         }
-        top = {V::even8(upper[0], upper[1]), V::odd8(upper[0], upper[1])};
+        return V::even8(upper[0], upper[1]);
     }
-    return V::sub8(V::add8(top.high, top.high), V::negative8(top.low));
 }
 
 // What both directions need to know, of words of 16 and 32 bits.
@@ -80,6 +79,8 @@ public:
         words_ = words;
         base_ = base;
     }
+    const uint8_t* base() const noexcept { return base_; }
+
     // What joins differences to a tile's words: a copy, since a store of words might be one of a
     // member that others can reach.
     Differences into(uint8_t* words, const uint8_t* base) const noexcept {
@@ -108,14 +109,16 @@ public:
                 z[i] = difference(64 * q + 16 * i);
             }
             for (uint32_t half = 0; half < 2; ++half) {
-                const T& a = z[2 * half];
-                const T& b = z[2 * half + 1];
+                T& a = z[2 * half];
+                T& b = z[2 * half + 1];
                 if constexpr (kLow == 2) {
-                    V::store(low + 32 * q + 16 * half, 2 * kLaneWords, V::even16(a, b));
-                    y[half] = V::odd16(a, b);
+                    V::part16(a, b);
+                    V::store(low + 32 * q + 16 * half, 2 * kLaneWords, a);
+                    y[half] = b;
+                } else if constexpr (kLow == 1) {
+                    y[half] = V::narrow31(V::template right32<8>(a), V::template right32<8>(b));
                 } else {
-                    y[half] = V::narrow32(V::template right32<8 * kLow>(a),
-                                          V::template right32<8 * kLow>(b));
+                    y[half] = V::narrow32(a, b);
                 }
             }
             if constexpr (kLow == 2) {
@@ -212,11 +215,14 @@ public:
     explicit Differences(const DeltaFormat& format) noexcept : format_(format) {}
 
     void set_words(const uint8_t* words, const uint8_t* base) noexcept {
+        base_ = base;
         for (uint32_t i = 0; i < kTile; ++i) {
             y_[i] = D::difference(words[i], base[i], format_.shift,
                                   static_cast<uint8_t>(format_.flip));
         }
     }
+    const uint8_t* base() const noexcept { return base_; }
+
     Differences& into(uint8_t* words, const uint8_t* base) noexcept {
         to_ = words;
         base_ = base;

@@ -15,35 +15,47 @@
 namespace ogds {
 namespace {
 
-// By k: 2^k, 2^(7 - k) and 2^k - 1.
+// By k: 2^k and 2^(7 - k).
 alignas(16) constexpr uint8_t kScales[16] = {1, 2, 4, 8, 16, 32, 64, 128};
 alignas(16) constexpr uint8_t kInverseScales[16] = {128, 64, 32, 16, 8, 4, 2, 1};
-alignas(16) constexpr uint8_t kBelow[16] = {0, 1, 3, 7, 15, 31, 63, 127};
 
 // --- encoding ------------------------------------------------------------------------------------
 
-// Ranks of a tile's words, of which n are there, and the planes of what is below their symbols.
-// Returns the plane of the escapes.
+// Which words have more than j bits, of planes of their number of bits.
+template <class V>
+OGDS_IN_REGISTERS void planes_of_bits(const typename V::T (&k)[4],
+                                      typename V::T (&has)[kMaxLowPlanes]) noexcept {
+    const auto either = V::or_(k[0], k[1]);
+    const auto both = V::and_(k[0], k[1]);
+    has[0] = V::or_(either, k[2]);
+    has[1] = V::or_(k[1], k[2]);
+    has[2] = V::or_(both, k[2]);
+    has[3] = k[2];
+    has[4] = V::and_(either, k[2]);
+    has[5] = V::and_(k[1], k[2]);
+    has[6] = V::and_(both, k[2]);
+}
+
+// Ranks of a tile's words, of which n are there, and the planes of what is below their symbols; in
+// those a bit of a word that has none may be set. Returns the plane of the escapes.
 template <class V, class Word, uint32_t kLow>
-inline typename V::T rank_tile(const Differences<V, Word, kLow>& differences,
-                               BitsBelow<V, Word>& bits_below, const uint8_t* base, uint32_t n,
-                               BelowBatch<V>& batch, uint32_t tile, typename V::T& any_below,
+inline typename V::T rank_tile(const Differences<V, Word, kLow> differences,
+                               BitsBelow<V, Word>& bits_below, uint32_t n,
+                               BelowBatch<V>& batch, uint32_t tile, typename V::T& most_below,
                                const typename V::T& rank_of, const typename V::T (&flips)[4],
                                uint8_t* ranks_out, uint8_t* low) noexcept {
     using T = typename V::T;
     const T inverse_scales = V::table(kInverseScales);
-    const T masks = V::table(kBelow);
     const T none = V::splat(0);
     T ranks[8];
     T rests[8];
-    T has[8];
-    T any = none;
-    bits_below.each(base, n, [&](uint32_t q, T k) __attribute__((always_inline)) {
+    T ks[8];
+    T most = none;
+    bits_below.each(differences.base(), n, [&](uint32_t q, T k) __attribute__((always_inline)) {
         T y[2];
-        const T lowest = differences.split(q, y, low);
-        has[q] = V::lookup(masks, k);
-        any = V::or_(any, has[q]);
-        rests[q] = V::and_(lowest, has[q]);
+        rests[q] = differences.split(q, y, low);
+        ks[q] = k;
+        most = V::max8(most, k);
         // 2 y 2^(15 - k) div 2^16; y of more than 15 bits are all escapes.
         const T inverse = V::lookup(inverse_scales, k);
         const T symbol = V::narrow16(V::upper16(V::twice16(y[0]), V::zip_low8(none, inverse)),
@@ -55,14 +67,23 @@ inline typename V::T rank_tile(const Differences<V, Word, kLow>& differences,
     for (uint32_t b = 0; b < 4; ++b) {
         V::store_whole(ranks_out + sizeof(RankPlanes::bit[0]) * b, rank_planes[b]);
     }
-    if (V::any(any)) {
-        to_planes<V>(has);
+    const auto store = [&](const T(&has)[kMaxLowPlanes], const T* bits) {
+        for (uint32_t plane = 0; plane < kMaxLowPlanes; ++plane) {
+            V::store_whole(batch.tile_of(batch.has[plane], tile), has[plane]);
+            V::store_whole(batch.tile_of(batch.bits[plane], tile), bits[plane]);
+        }
+    };
+    if (V::any(most)) {
+        T k_planes[4];
+        T has[kMaxLowPlanes];
+        to_planes4<V>(ks, k_planes);
+        planes_of_bits<V>(k_planes, has);
         to_planes<V>(rests);
-        any_below = V::or_(any_below, any);
-    }  // else all are 0
-    for (uint32_t plane = 0; plane < kMaxLowPlanes; ++plane) {
-        V::store_whole(batch.tile_of(batch.has[plane], tile), has[plane]);
-        V::store_whole(batch.tile_of(batch.bits[plane], tile), rests[plane]);
+        store(has, rests);
+        most_below = V::max8(most_below, most);
+    } else {
+        const T nowhere[kMaxLowPlanes] = {none, none, none, none, none, none, none};
+        store(nowhere, nowhere);
     }
     return escapes_of<V>(rank_planes, flips);
 }
@@ -88,7 +109,7 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
     // Of n words, a multiple of a tile; of which n_real are there.
     const auto split_batch = [&](const uint8_t* from, const uint8_t* from_base, uint32_t first,
                                  uint32_t n, uint32_t n_real) {
-        auto any_below = V::splat(0);
+        auto most_below = V::splat(0);
         auto any_escape = V::splat(0);
         for (uint32_t at = 0; at < n; at += kTile) {
             const uint8_t* tile = from + at * sizeof(Word);
@@ -96,7 +117,7 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
             const uint32_t n_there = n_real - at < kTile ? n_real - at : kTile;
             differences.set_words(tile, tile_base);
             const auto found = rank_tile<V, Word, kLow>(
-                differences, bits_below, tile_base, n_there, batch, at / kTile, any_below,
+                differences, bits_below, n_there, batch, at / kTile, most_below,
                 rank_of, flips, ranks_out + (first + at) / 8,
                 below.low + size_t{first + at} * kLow);
             V::store_whole(batch.tile_of(batch.escapes, at / kTile), found);
@@ -112,7 +133,7 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
                 store_bytes<kEscapeBytes>(escapes + size_t{kEscapeBytes} * n_escapes++, y);
             }
         }
-        const uint32_t of_batch = largest_width<V>(any_below);
+        const uint32_t of_batch = most_of<V>(most_below);
         writer.append<Bits>(of_batch, batch, n / 64);
         n_planes = of_batch > n_planes ? of_batch : n_planes;
     };

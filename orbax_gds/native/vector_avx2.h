@@ -61,6 +61,9 @@ struct Avx2 {
     static T add8(T a, T b) noexcept { return _mm256_add_epi8(a, b); }
     static T sub8(T a, T b) noexcept { return _mm256_sub_epi8(a, b); }
     static T min8(T a, T b) noexcept { return _mm256_min_epu8(a, b); }
+    static T max8(T a, T b) noexcept { return _mm256_max_epu8(a, b); }
+    // a - b, or 0 if b is more.
+    static T above8(T a, T b) noexcept { return _mm256_subs_epu8(a, b); }
     // 0xFF where the bytes are equal, else 0.
     static T equal8(T a, T b) noexcept { return _mm256_cmpeq_epi8(a, b); }
     // 0xFF where the highest bit is set, else 0.
@@ -96,6 +99,16 @@ struct Avx2 {
     static T even32(T a, T b) noexcept {
         return _mm256_castps_si256(
             _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88));
+    }
+
+    // The units of a and then b: those at even places to a, those at odd places to b.
+    static void part16(T& a, T& b) noexcept {
+        const T order = _mm256_broadcastsi128_si256(
+            _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+        const T first = _mm256_shuffle_epi8(a, order);
+        const T second = _mm256_shuffle_epi8(b, order);
+        a = _mm256_unpacklo_epi64(first, second);
+        b = _mm256_unpackhi_epi64(first, second);
     }
 
     // Of units of 16 bits.
@@ -135,6 +148,8 @@ struct Avx2 {
         const T most = _mm256_set1_epi32(0xFFFF);
         return _mm256_packus_epi32(_mm256_min_epu32(a, most), _mm256_min_epu32(b, most));
     }
+    // The same of units below 2^31.
+    static T narrow31(T a, T b) noexcept { return _mm256_packus_epi32(a, b); }
 
     // The lower or upper halves of a and b, unit by unit in turn.
     static T zip_low8(T a, T b) noexcept { return _mm256_unpacklo_epi8(a, b); }

@@ -34,6 +34,8 @@ struct Neon {
     static T add8(T a, T b) noexcept { return vaddq_u8(a, b); }
     static T sub8(T a, T b) noexcept { return vsubq_u8(a, b); }
     static T min8(T a, T b) noexcept { return vminq_u8(a, b); }
+    static T max8(T a, T b) noexcept { return vmaxq_u8(a, b); }
+    static T above8(T a, T b) noexcept { return vqsubq_u8(a, b); }
     static T equal8(T a, T b) noexcept { return vceqq_u8(a, b); }
     static T negative8(T v) noexcept { return vcltzq_s8(vreinterpretq_s8_u8(v)); }
 
@@ -72,6 +74,12 @@ struct Neon {
     }
     static T even32(T a, T b) noexcept {
         return vreinterpretq_u8_u32(vuzp1q_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b)));
+    }
+
+    static void part16(T& a, T& b) noexcept {
+        const T even = even16(a, b);
+        b = odd16(a, b);
+        a = even;
     }
 
     static T add16(T a, T b) noexcept {
@@ -131,6 +139,7 @@ struct Neon {
         return vreinterpretq_u8_u16(
             vqmovn_high_u32(vqmovn_u32(vreinterpretq_u32_u8(a)), vreinterpretq_u32_u8(b)));
     }
+    static T narrow31(T a, T b) noexcept { return narrow32(a, b); }
 
     static T zip_low8(T a, T b) noexcept { return vzip1q_u8(a, b); }
     static T zip_high8(T a, T b) noexcept { return vzip2q_u8(a, b); }

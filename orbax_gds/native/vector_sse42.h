@@ -41,6 +41,8 @@ struct Sse42 {
     static T add8(T a, T b) noexcept { return _mm_add_epi8(a, b); }
     static T sub8(T a, T b) noexcept { return _mm_sub_epi8(a, b); }
     static T min8(T a, T b) noexcept { return _mm_min_epu8(a, b); }
+    static T max8(T a, T b) noexcept { return _mm_max_epu8(a, b); }
+    static T above8(T a, T b) noexcept { return _mm_subs_epu8(a, b); }
     static T equal8(T a, T b) noexcept { return _mm_cmpeq_epi8(a, b); }
     static T negative8(T v) noexcept { return _mm_cmpgt_epi8(_mm_setzero_si128(), v); }
 
@@ -71,6 +73,14 @@ struct Sse42 {
         return _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), 0x88));
     }
 
+    static void part16(T& a, T& b) noexcept {
+        const T order = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+        const T first = _mm_shuffle_epi8(a, order);
+        const T second = _mm_shuffle_epi8(b, order);
+        a = _mm_unpacklo_epi64(first, second);
+        b = _mm_unpackhi_epi64(first, second);
+    }
+
     static T add16(T a, T b) noexcept { return _mm_add_epi16(a, b); }
     static T sub16(T a, T b) noexcept { return _mm_sub_epi16(a, b); }
     static T negative16(T v) noexcept { return _mm_srai_epi16(v, 15); }
@@ -98,6 +108,7 @@ struct Sse42 {
         const T most = _mm_set1_epi32(0xFFFF);
         return _mm_packus_epi32(_mm_min_epu32(a, most), _mm_min_epu32(b, most));
     }
+    static T narrow31(T a, T b) noexcept { return _mm_packus_epi32(a, b); }
 
     static T zip_low8(T a, T b) noexcept { return _mm_unpacklo_epi8(a, b); }
     static T zip_high8(T a, T b) noexcept { return _mm_unpackhi_epi8(a, b); }
