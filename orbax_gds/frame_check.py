@@ -2,7 +2,7 @@
 
 import dataclasses
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path as FilePath
 
@@ -19,6 +19,7 @@ from orbax_gds.stripe_file import StripeFile
 
 FRAME_HEADER_BYTES = 32
 FRAME_MAGIC = b"OGF1"
+_MOST_BYTES = 256 << 20  # chosen: of frames that all threads hold, unless a chunk has more
 
 _FRAME_HEADER = struct.Struct("<4sBBHIIIIII")  # FORMAT §6
 
@@ -82,7 +83,7 @@ class FrameCheck:
         if not windows:
             return findings
         longest = max(buffer_bytes(self._ranges(*window)) for window in windows)
-        n_threads = min(self._n_workers, len(windows))
+        n_threads = max(1, min(self._n_workers, len(windows), _MOST_BYTES // longest))
         with BufferPool(longest, n_threads) as pool, ThreadPoolExecutor(n_threads) as threads:
             each = map if n_threads == 1 else threads.map  # a thread costs a small item a tenth
             checked = each(lambda window: self._check_window(window, pool), windows)
@@ -140,7 +141,7 @@ class FrameCheck:
                 at, step = at + step, 2 * step
                 continue
             row = int(here[failed])
-            findings.append(self._wrong(loaded, first, row, chunks[row : row + 1], status))
+            findings += self._wrong(loaded, first, row, chunks[row : row + 1], status)
             at, step = (
                 at + failed + 1,
                 1,
@@ -154,9 +155,21 @@ class FrameCheck:
         row: int,
         chunk: np.ndarray,
         status: int,
-    ) -> Finding:
+    ) -> Iterator[Finding]:
+        """Yield what is wrong with the frames of a chunk and of those that it follows from."""
         frames, status = at_fault(loaded, row, chunk, status)
-        _, what = stripes.frame_problem(status)
+        yield self._finding(loaded, frames, first, row, stripes.frame_problem(status)[1])
+        at = next(number for number, each in enumerate(loaded) if each is frames)
+        for newer in loaded[at + 1 :]:  # what can no longer be decoded
+            record = newer.records[row]
+            if record["frame_bytes"]:
+                what = why_unsound(_frame(newer, record), record, first + row)
+                if what is not None:
+                    yield self._finding(loaded, newer, first, row, what)
+
+    def _finding(
+        self, loaded: Sequence[LoadedFrames], frames: LoadedFrames, first: int, row: int, what: str
+    ) -> Finding:
         files = {link.path: link.spec.file for link in self._frames.chain}
         return Finding(
             what=what,
@@ -171,13 +184,9 @@ class FrameCheck:
         findings = []
         for row in np.flatnonzero(~self._frames.decodes[first : first + len(own.records)]).tolist():
             record = own.records[row]
-            at = int(record["offset"])
-            frame = own.memory[at : at + int(record["frame_bytes"])]
-            what = why_unsound(frame, record, first + row)
+            what = why_unsound(_frame(own, record), record, first + row)
             if what is not None:
-                leaves = self._leaves_of(first + row, first + row + 1)
-                offset = own.begin + at
-                findings.append(Finding(what=what, offset=offset, chunk=first + row, leaves=leaves))
+                findings.append(self._finding([own], own, first, row, what))
         return findings
 
 
@@ -213,6 +222,11 @@ def why_unsound(frame: np.ndarray, record: np.void, chunk: int) -> str | None:
     if crc != fields[3]:
         return f"the frame's CRC32C is {crc:08x}, its header says {fields[3]:08x}"
     return None
+
+
+def _frame(frames: LoadedFrames, record: np.void) -> np.ndarray:
+    at = int(record["offset"])
+    return frames.memory[at : at + int(record["frame_bytes"])]
 
 
 def _end(record: np.void) -> int:

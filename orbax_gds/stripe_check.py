@@ -46,7 +46,7 @@ class StripeCheck:
         n_workers: threads that read and decode.
         chain: the stripes that it follows from, the oldest first. None if they cannot be read: of
             deltas only the checksums are looked at then.
-        decodes: whether to decode the frames; else only their checksums are looked at.
+        has_frames: whether to look at the frames, too.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class StripeCheck:
         n_workers: int,
         *,
         chain: Sequence[StripeFile] | None = (),
-        decodes: bool = True,
+        has_frames: bool = True,
     ) -> None:
         self._path, self._file, self._spec, self._dtypes = path, file, spec, dtypes
-        self._n_workers, self._chain, self._decodes = n_workers, chain, decodes
+        self._n_workers, self._chain, self._has_frames = n_workers, chain, has_frames
         self._n_bytes = file.n_bytes()
         self._findings: list[Finding] = []
         self._shards: list[StoredShard] | None = None
@@ -76,9 +76,9 @@ class StripeCheck:
         footer = self._check_footer(header)
         table = self._check_layout(header) if header else None
         records = self._check_index(header, footer) if footer else None
-        if records is None and header:
+        if self._has_frames and records is None and header:
             records = self._scan(header)
-        if records is not None:
+        if self._has_frames and records is not None:
             self._check_frames(records, table, progress)
         return Findings(findings=self._findings, shards=self._shards, derived=self._derived)
 
@@ -198,9 +198,9 @@ class StripeCheck:
 
     def _plan_decodes(self, records: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Return which frames can be decoded, and what each needs of its chain."""
-        decodes = np.full(len(records), self._decodes)
+        decodes = np.ones(len(records), bool)
         deltas = is_delta(records)
-        if not self._decodes or not deltas.any():
+        if not deltas.any():
             return decodes, ()
         links = self._chain
         if links and {len(link.records) for link in links} != {len(records)}:

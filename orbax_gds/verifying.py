@@ -66,13 +66,13 @@ class Problem:
 
 
 class SoundStripes:
-    """Stripes whose every byte was found right, so that another link to one need not be read."""
+    """Stripes of which all but the frames was found right, so that no other link to one is read."""
 
     def __init__(self) -> None:
         self._known: set[tuple[object, ...]] = set()
 
     def note(self, path: FilePath, spec: StripeSpec) -> None:
-        """Note a file that is what its entry says."""
+        """Note a file that is what its entry says, at least but for its frames."""
         with contextlib.suppress(OSError):  # it was deleted meanwhile
             self._known.add(self._key(path, spec))
 
@@ -99,11 +99,11 @@ def verify(
 ) -> list[Problem]:
     """Read every byte of an item, decode every frame, and return all that is wrong.
 
-    Of the stripes of earlier steps that it follows from every byte is read, too; what it needs of
-    them is decoded.
+    Of the stripes of earlier steps that it follows from, all is read but frames that it does not
+    need.
 
     An item without problems restores to the bits that were saved. Nothing of it is held in memory
-    but a few frames at a time.
+    but a few frames at a time, at most 256 MiB or those that one chunk needs.
 
     Args:
         path: directory of the item.
@@ -171,11 +171,10 @@ class _ItemCheck:
         done = 0
         with contextlib.ExitStack() as closing:
             for number, spec in enumerate(specs):
-                progress = functools.partial(self._report, done, total)
                 if number < len(bases):
-                    self._check_base(spec, progress, closing)
+                    self._check_base(spec, closing)
                 else:
-                    self._check_stripe(spec, progress)
+                    self._check_stripe(spec, functools.partial(self._report, done, total))
                 done += spec.bytes
                 self.progress(done, total)
         self._check_derived()
@@ -208,10 +207,8 @@ class _ItemCheck:
     def _report(self, before: int, total: int, done: int) -> None:
         self.progress(before + done, total)
 
-    def _check_base(
-        self, spec: StripeSpec, progress: Callable[[int], None], closing: contextlib.ExitStack
-    ) -> None:
-        """Check a stripe of an earlier step, but decode only what the item's own follow from."""
+    def _check_base(self, spec: StripeSpec, closing: contextlib.ExitStack) -> None:
+        """Check a stripe of an earlier step, but for frames: those that are needed are decoded."""
         assert self.manifest.base is not None
         path = self.directory / spec.file
         with self._noting(spec.file, path):
@@ -219,19 +216,16 @@ class _ItemCheck:
                 raise missing_stripe(self.directory, spec.uuid, self.manifest.base.linked)
             path = self.bases_there[spec.uuid]
             if not self.sound.has(path, spec):
-                self._check_sums(path, spec, progress)
+                self._check_all_but_frames(path, spec)
         with contextlib.suppress(OgdsError):  # what is wrong was noted
             opened = open_stripe(self.driver, path, spec)
             closing.callback(opened.file.close)
             self.bases[spec.uuid] = opened
 
-    def _check_sums(
-        self, path: FilePath, spec: StripeSpec, progress: Callable[[int], None]
-    ) -> None:
+    def _check_all_but_frames(self, path: FilePath, spec: StripeSpec) -> None:
         with self.driver.open(path, "r") as file:
-            n_workers = self.options.n_workers
-            check = StripeCheck(path, file, spec, self.dtypes, n_workers, decodes=False)
-            findings = check.run(progress).findings
+            check = StripeCheck(path, file, spec, self.dtypes, 1, has_frames=False)
+            findings = check.run(lambda done: None).findings
         self._note(spec.file, findings)
         if not findings:
             self.sound.note(path, spec)

@@ -9,6 +9,7 @@ from delta_items import drifting, follow, steps_of
 from trees import assert_same
 
 import orbax_gds as ogds
+from orbax_gds import frame_check, read_ranges
 from orbax_gds import stripe as stripes
 from orbax_gds.commit import read_manifest
 from orbax_gds.errors import NotFound, OgdsError, Truncated
@@ -59,16 +60,17 @@ def damaged(item: Path, file: str, path: Path, data: bytes) -> OgdsError | None:
     before = path.read_bytes()
     path.write_bytes(data)
     problems = ogds.verify(item)
-    assert file in {problem.file for problem in problems}
     try:
         assert_same(ogds.restore(item), states()[-1])
     except OgdsError as err:
         refused = err
     else:
+        assert all(problem.chunk is None for problem in problems)
         return None  # no chunk needs what was changed
     finally:
         path.write_bytes(before)
     assert path.name in str(refused)
+    assert file in {problem.file for problem in problems}
     return refused
 
 
@@ -122,6 +124,44 @@ def test_a_damaged_frame_is_named_once_with_its_leaves(last):
     (problem,) = ogds.verify(last)
     assert problem.where == f"{file}, byte {at}, chunk {chunk}, leaf 'w'"
     assert "CRC32C" in problem.what
+
+
+def flip(item: Path, file: str, path: Path, chunk: int) -> int:
+    """Damage the frame of a chunk in a stripe that an item needs; return its byte."""
+    with Item(item) as opened:
+        (own,) = opened.stripes
+        records = {link.spec.file: link.records for link in own.chain}
+        at = int(records.get(file, own.records)["offset"][chunk])
+    data = bytearray(path.read_bytes())
+    data[at + 40] ^= 1
+    path.write_bytes(data)
+    return at
+
+
+def test_frames_that_no_chunk_of_the_step_needs_are_no_problem_of_it(last):
+    for file, path in base_paths(last).items():
+        flip(last, file, path, 1)  # of which every step has a full one
+    assert ogds.verify(last) == []
+    assert_same(ogds.restore(last), states()[-1])
+
+
+def test_all_damaged_frames_of_a_chain_are_named(last):
+    first, _ = base_paths(last).items()
+    paths = dict([first, ("p00000.ogds", last / "p00000.ogds")])
+    places = {file: flip(last, file, path, 0) for file, path in paths.items()}
+    assert {problem.file: problem.offset for problem in ogds.verify(last)} == places
+
+
+def test_threads_hold_no_more_than_they_may(last, monkeypatch):
+    held, most = [], 70_000
+    monkeypatch.setattr(frame_check, "_MOST_BYTES", most)
+    monkeypatch.setattr(read_ranges, "CHAIN_BYTES", 4096)
+    pool = frame_check.BufferPool
+    monkeypatch.setattr(
+        frame_check, "BufferPool", lambda n_bytes, n: held.append(n_bytes * n) or pool(n_bytes, n)
+    )
+    assert ogds.verify(last, options=ogds.Options(workers=100)) == []
+    assert 0 < max(held) <= most
 
 
 def test_a_missing_file_is_named_with_the_leaves_that_need_it(last):

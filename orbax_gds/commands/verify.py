@@ -31,8 +31,8 @@ _REMEDY = "Restore another step or a copy of this one."
 def verify(path: FilePath, as_json: bool, every: bool) -> None:
     """Read and decode every byte of an item; list all that is wrong.
 
-    With --all a stripe that several steps share is read once, and once more where a step's deltas
-    need its words. Saves that were never published are left out.
+    Of the stripes of earlier steps no frames are read but those that the item needs. With --all
+    every step is checked so; saves that were never published are left out.
     """
     if every:
         _verify_all(path, as_json)
@@ -48,7 +48,7 @@ def verify(path: FilePath, as_json: bool, every: bool) -> None:
         counted = counted_text(len(problems), "problem", "problems")
         click.echo(shown(f"{item}: {counted}. {_REMEDY}"), err=True)
         sys.exit(_PROBLEMS)
-    click.echo(shown(f"{item}: every byte is as it was written."), err=True)
+    click.echo(shown(f"{item}: every byte it needs is as it was written."), err=True)
 
 
 def _checked(item: FilePath, sound: SoundStripes | None) -> list[Problem]:
@@ -113,4 +113,4 @@ def _conclude(
         done = f"{path}: {problems} in {len(bad):,} of {items}. Restore another step or a copy."
         click.echo(shown(done), err=True)
         sys.exit(_PROBLEMS)
-    click.echo(shown(f"{path}: every byte of {items} is as it was written."), err=True)
+    click.echo(shown(f"{path}: every byte that {items} need is as it was written."), err=True)
