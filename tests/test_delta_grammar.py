@@ -14,7 +14,15 @@ from isas import decode_on_every_isa
 from orbax_gds import _native
 from orbax_gds.codecs import reference
 from orbax_gds.codecs.reference import Base, Delta
-from orbax_gds.codecs.reference_delta import exponents_of, has_exponents, max_low_bytes
+from orbax_gds.codecs.reference_delta import (
+    MAX_DECAY,
+    SUB_BLOCK_WORDS,
+    decayed,
+    exponents_of,
+    has_exponents,
+    max_low_bytes,
+    may_decay,
+)
 from orbax_gds.codecs.reference_fields import pack_bitmap
 from orbax_gds.codecs.reference_huffman import codes_of, encode_sub_block, fit_lengths
 from orbax_gds.codecs.reference_levels import encode_levels
@@ -24,6 +32,7 @@ from orbax_gds.errors import OgdsError
 ESCAPE = 15
 CRC = 9  # that the frames name as their base's
 NARROW = [dtype for dtype in DTYPES if dtype.bits < 8]
+DECAYING = [dtype for dtype in DTYPES if may_decay(dtype)]
 
 
 def sealed(dtype: Dtype, n_words: int, coded: bytes) -> bytes:
@@ -37,11 +46,30 @@ def sealed(dtype: Dtype, n_words: int, coded: bytes) -> bytes:
 
 
 def coded_words(rng: np.random.Generator, dtype: Dtype, base: np.ndarray, header: Delta) -> bytes:
-    """Return a header and one sub-block: any symbols and any bits of planes, escapes and low bytes.
+    """Return a header and sub-blocks: any symbols and any bits of planes, escapes and low bytes.
 
     Most fit; now and then more planes are there than words have bits, and what is ignored of
     escaped words is anything.
     """
+    base = decayed(base, header.decay) if header.decay else base
+    parts = [base[at : at + SUB_BLOCK_WORDS] for at in range(0, base.size, SUB_BLOCK_WORDS)]
+    scales = [header.of_sub_block(number) for number in range(len(parts))]
+    drawn = [drawn_words(rng, dtype, *each) for each in zip(parts, scales, strict=True)]
+    if rng.random() < 0.4:
+        first = encode_levels(drawn[0][0], header.widths, header.symbols)[1][0]
+        others = bytes(range(256)) * (rng.random() < 0.5)
+        header = replace(header, lengths=fit_lengths(np.frombuffer(first + others, np.uint8)))
+    coded = [
+        sub_block(rng, dtype, *words, header.of_sub_block(number))
+        for number, words in enumerate(drawn)
+    ]
+    return b"".join([header.pack(), *coded])
+
+
+def drawn_words(
+    rng: np.random.Generator, dtype: Dtype, base: np.ndarray, header: Delta
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return symbols, what is below them, and in how many bits."""
     m, n_bits = base.size, dtype.bits - 8 * header.low_bytes
     less = exponents_of(base, dtype) if header.exponents else np.zeros(m, np.int64)
     k = np.clip(header.shift - less, 0, 7).astype(np.uint64)
@@ -53,24 +81,34 @@ def coded_words(rng: np.random.Generator, dtype: Dtype, base: np.ndarray, header
     fits |= (symbols == ESCAPE) | (rng.random() < 0.05)
     symbols[~fits] = 0
     rests[~fits] &= np.uint64((1 << min(n_bits, 7)) - 1)
+    return symbols, rests, k
+
+
+def sub_block(
+    rng: np.random.Generator,
+    dtype: Dtype,
+    symbols: np.ndarray,
+    rests: np.ndarray,
+    k: np.ndarray,
+    header: Delta,
+) -> bytes:
+    """Return what was drawn, and the bytes that go with it."""
+    m, n_bits = symbols.size, dtype.bits - 8 * header.low_bytes
     counts, bitmaps = encode_levels(symbols, header.widths, header.symbols)
-    is_coded = rng.random() < 0.4
+    lengths = header.lengths
+    code_of = {} if lengths is None else {byte: code for code, byte in codes_of(lengths).items()}
+    is_coded = set(bitmaps[0]) <= code_of.keys()
     if is_coded:
-        first = np.frombuffer(bitmaps[0], np.uint8)
-        header = replace(header, lengths=fit_lengths(first))
-        code_of = {byte: code for code, byte in codes_of(header.lengths).items()}
-        bitmaps[0] = encode_sub_block(first, code_of)
+        bitmaps[0] = encode_sub_block(np.frombuffer(bitmaps[0], np.uint8), code_of)
     n_escapes = int((symbols == ESCAPE).sum())
     escapes = rng.integers(0, 1 << min(n_bits, 63), n_escapes).astype("<u8").view(np.uint8)
     escapes = escapes.reshape(-1, 8)[:, : dtype.word_dtype.itemsize - header.low_bytes]
     n_planes = int(rng.choice([int(k.max()), 7]))
     planes = [rests[k > j] >> np.uint64(j) & np.uint64(1) for j in range(n_planes)]
     head = np.array([*counts, n_escapes], "<u2").tobytes() + bytes([n_planes, is_coded])
-    head += np.array([plane.size for plane in planes], "<u2").tobytes()
+    head += header.pack_scale() + np.array([plane.size for plane in planes], "<u2").tobytes()
     low = rng.bytes(m * header.low_bytes)
-    return b"".join(
-        [header.pack(), head, *bitmaps, escapes.tobytes(), low, *map(pack_bitmap, planes)]
-    )
+    return b"".join([head, *bitmaps, escapes.tobytes(), low, *map(pack_bitmap, planes)])
 
 
 def reads_alike(frame: bytes, base: np.ndarray) -> bool:
@@ -85,20 +123,39 @@ def reads_alike(frame: bytes, base: np.ndarray) -> bool:
     return True
 
 
+def scales_of(dtype: Dtype) -> st.SearchStrategy[tuple[int, int, bool]]:
+    """Shift, low bytes and whether exponents count."""
+    low_bytes = st.integers(0, max_low_bytes(dtype))
+    scales = st.tuples(st.integers(0, 7), low_bytes, st.just(False))
+    if has_exponents(dtype):
+        scales |= st.tuples(st.integers(0, 255), low_bytes, st.just(True))
+    return scales
+
+
 @settings(max_examples=25, deadline=None)
-@given(data=st.data(), dtype=st.sampled_from([*DTYPES, *NARROW]), seed=st.integers(0, 2**32))
+@given(
+    data=st.data(),
+    dtype=st.sampled_from([*DTYPES, *NARROW, *DECAYING * 4]),
+    seed=st.integers(0, 2**32),
+)
 def test_what_the_format_allows_is_read_alike_by_all(
     data: st.DataObject, dtype: Dtype, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    base = rng.integers(0, 1 << min(dtype.bits, 63), data.draw(st.integers(1, 600)))
-    exponents = has_exponents(dtype) and data.draw(st.booleans())
+    n_words = data.draw(st.integers(1, 600))
+    n_scales = data.draw(st.sampled_from((0, 0, 1, 1, 2)))
+    scales = data.draw(st.lists(scales_of(dtype), min_size=n_scales, max_size=n_scales))
+    n_words += SUB_BLOCK_WORDS * max(0, n_scales - 1)
+    base = rng.integers(0, 1 << min(dtype.bits, 63), n_words)
+    shift, low_bytes, exponents = (0, 0, False) if scales else data.draw(scales_of(dtype))
     header = Delta(
-        shift=data.draw(st.integers(0, 255 if exponents else 7)),
+        shift=shift,
         widths=(*data.draw(st.lists(st.sampled_from((1, 2)), max_size=7)), 4),
         symbols=tuple(data.draw(st.permutations(range(16)))),
         exponents=exponents,
-        low_bytes=data.draw(st.integers(0, max_low_bytes(dtype))),
+        low_bytes=low_bytes,
+        decay=data.draw(st.sampled_from((0, 1, 300, MAX_DECAY))) if may_decay(dtype) else 0,
+        scales=tuple(scales),
     )
     base = base.astype(dtype.word_dtype)
     reads_alike(sealed(dtype, base.size, coded_words(rng, dtype, base, header)), base)
