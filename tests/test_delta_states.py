@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import orbax.checkpoint as ocp
+import numpy as np
 import pytest
+from changing_roots import ITEM, OTHER, Root
 from changing_trees import (
     CHANGES,
     LEAVES,
@@ -24,9 +25,7 @@ from changing_trees import (
     Tree,
     assert_holds,
     change,
-    first_tree,
     restructure,
-    to_save,
 )
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -40,13 +39,9 @@ from hypothesis.stateful import (
 )
 
 import orbax_gds as ogds
-from orbax_gds.commit import read_manifest
-from orbax_gds.errors import OgdsError
-from orbax_gds.testing.faults import Fault, faulty_system
+from orbax_gds.errors import NotFound
+from orbax_gds.testing.faults import Fault
 
-ITEM = "default"
-TEMPORARY = ".orbax-checkpoint-tmp"
-CHUNK_BYTES = 4096  # the least there is, so that small leaves have several chunks
 POLICIES: dict[str, Callable[[], Any]] = {
     "every 2": lambda: ogds.EveryN(2),
     "every 3": lambda: ogds.EveryN(3),
@@ -56,7 +51,6 @@ POLICIES: dict[str, Callable[[], Any]] = {
     "always": lambda: Always(),
     "never": lambda: ogds.Never(),
 }
-LOSSES = (3.0, 1.0, 2.0)
 CALM = settings(deadline=None, suppress_health_check=list(HealthCheck))
 # A failure is told at once: to make it smaller may take minutes. The large one does.
 AT_ONCE = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -97,105 +91,6 @@ class Meanwhile(Fault):
         if is_due:
             self._other()
         return call()
-
-
-class Root:
-    """One step root: a manager with its handler, and what each listed step must hold."""
-
-    def __init__(
-        self, path: Path, policy: Any, keep: int | None, by_loss: bool, has_links: bool
-    ) -> None:
-        self.path = path
-        self.keep, self.by_loss, self.has_links = keep, by_loss, has_links
-        self.steps: dict[int, Tree] = {}
-        self.committed: set[str] = set()  # stripes of all steps that were ever listed
-        self.now: Tree = first_tree(1)
-        self.n_saved = 0
-        self.start(policy)
-
-    def start(self, policy: Any) -> None:
-        """Begin a process anew: nothing is known but what lies in the files."""
-        self.policy = policy
-        options = ogds.Options(delta=policy, chunk_bytes=CHUNK_BYTES)
-        self.handler = ogds.GdsCheckpointHandler(options)
-        if self.has_links:
-            kept = ocp.CheckpointManagerOptions(
-                max_to_keep=self.keep,
-                best_fn=(lambda metrics: metrics["loss"]) if self.by_loss else None,
-                best_mode="min",
-            )
-        else:
-            inner = ocp.checkpoint_managers.LatestN(self.keep)
-            policy = ogds.KeepBases(inner, self.path)
-            kept = ocp.CheckpointManagerOptions(preservation_policy=policy)
-        self.manager = ocp.CheckpointManager(self.path, options=kept, item_handlers=self.handler)
-
-    def item(self, step: int) -> Path:
-        return self.path / str(step) / ITEM
-
-    def next_step(self) -> int:
-        return max(self.steps, default=-1) + 1
-
-    def save(self, step: int) -> None:
-        self.now = self.now | {"step": step}
-        self.n_saved += 1
-        metrics = {"loss": LOSSES[self.n_saved % len(LOSSES)]} if self.by_loss else None
-        arguments = ogds.args.GdsSave(to_save(self.now))
-        assert self.manager.save(step, args=arguments, metrics=metrics, force=True)
-        self.manager.wait_until_finished()
-        self.steps[step] = self.now
-        self.let_go()
-        if step in self.steps:
-            self.check_bases(step)
-
-    def check_bases(self, step: int) -> None:
-        """A step follows from committed ones alone, and from no more than the policy lets it."""
-        manifest = read_manifest(self.item(step))
-        assert manifest.base is None or manifest.base.linked == self.has_links
-        bases = [] if manifest.base is None else [spec.uuid for spec in manifest.base.stripes]
-        assert self.committed.issuperset(bases)
-        assert len(bases) < getattr(self.policy, "n", 100) + isinstance(
-            self.policy, ogds.ChainLimit
-        )
-        assert not bases or not isinstance(self.policy, ogds.Never)
-        self.committed |= {spec.uuid for spec in manifest.stripes}
-
-    def let_go(self) -> None:
-        """Forget what Orbax has deleted, which it may only by the policy it was given."""
-        listed = self.listed()
-        if self.keep is None:
-            assert listed == self.steps.keys()
-        assert listed <= self.steps.keys()
-        self.steps = {step: tree for step, tree in self.steps.items() if step in listed}
-
-    def restore(self, step: int, **how: Any) -> Any:
-        return self.manager.restore(step, args=ogds.args.GdsRestore(**how))
-
-    def listed(self) -> set[int]:
-        return {int(path.name) for path in self.path.iterdir() if path.name.isdigit()}
-
-    def delete(self, step: int) -> None:
-        """Delete a step; without links only if no other needs it, as KeepBases has it."""
-        if not self.has_links and self.is_needed(step):
-            return
-        shutil.rmtree(self.path / str(step))
-        del self.steps[step]
-        self.manager.reload()
-
-    def is_needed(self, step: int) -> bool:
-        own = {spec.uuid for spec in read_manifest(self.item(step)).stripes}
-        others = [read_manifest(self.item(other)).base for other in self.steps if other != step]
-        return any(own & {spec.uuid for spec in base.stripes} for base in others if base)
-
-    def cut_short(self, fault: Fault) -> Path:
-        """Save under a fault where Orbax would, and never rename it: no step comes of it."""
-        unfinished = self.path / f"{self.next_step()}{TEMPORARY}"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir()
-        tree = to_save(self.now | {"step": -1})
-        with faulty_system(fault), contextlib.suppress(OgdsError, OSError):
-            self.handler.save(unfinished / ITEM, ogds.args.GdsSave(tree))
-        return unfinished
 
 
 class DeltaStates(RuleBasedStateMachine):
@@ -247,21 +142,22 @@ class DeltaStates(RuleBasedStateMachine):
             ),
             max_size=4,
         ),
+        has_other=st.booleans(),
     )
-    def save(self, number: int, changes: list[tuple[str, str, int]]) -> None:
+    def save(self, number: int, changes: list[tuple[str, str, int]], has_other: bool) -> None:
         root = self.root(number)
         for name, kind, seed in changes:
             root.now = change(root.now, name, kind, seed)
-        root.save(root.next_step())
+        root.save(root.next_step(), has_other=has_other)
 
     @rule(number=st.integers(0, 1), seeds=st.lists(st.integers(0, 99), min_size=1, max_size=4))
     def train(self, number: int, seeds: list[int]) -> None:
-        """Save steps in a row, each with a little more changed."""
+        """Save steps in a row, each with a little more changed, the other item in every third."""
         root = self.root(number)
         for seed in seeds:
             root.now = change(root.now, "params", "near", seed)
             root.now = change(root.now, "eight", "sparse", seed)
-            root.save(root.next_step())
+            root.save(root.next_step(), has_other=root.next_step() % 3 == 0)
 
     @rule(number=st.integers(0, 1), seed=st.integers(0, 9))
     def save_everything_else(self, number: int, seed: int) -> None:
@@ -362,14 +258,18 @@ class DeltaStates(RuleBasedStateMachine):
         root.now = change(root.now, "params", "few", seed)
         root.save(root.next_step() + is_left)  # Orbax clears away what has the same number
 
-    @precondition(lambda self: self.has_links)
     @rule(number=st.integers(0, 1), at=st.integers(0, 60), which=st.integers(0, 9))
     def delete_beside_a_save(self, number: int, at: int, which: int) -> None:
-        """Delete a step, perhaps the base, while another is being saved."""
+        """Delete a step, perhaps the base, while another is being saved.
+
+        Without links the new step may need it: it is not published, or says what it misses.
+        """
         root = self.root(number)
-        if not root.steps:
+        steps = [step for step in sorted(root.steps) if self.has_links or not root.is_needed(step)]
+        if not steps:
             return
-        step = sorted(root.steps)[which % len(root.steps)]
+        step = steps[which % len(steps)]
+        written = root.written(step)
         unfinished = root.cut_short(Meanwhile(at, lambda: shutil.rmtree(root.path / str(step))))
         saved = root.next_step()
         if (unfinished / ITEM / "manifest.json").exists():
@@ -378,8 +278,12 @@ class DeltaStates(RuleBasedStateMachine):
             root.check_bases(saved)
         if (root.path / str(step)).exists():
             shutil.rmtree(root.path / str(step))
-        del root.steps[step]
-        root.manager.reload()
+        root.forget(step)
+        if saved in root.steps and not self.has_links and written & root.bases(saved):
+            with pytest.raises(NotFound, match="|".join(written)):
+                ogds.restore(root.item(saved))
+            shutil.rmtree(root.path / str(saved))
+            root.forget(saved)
 
     @precondition(lambda self: self.has_links)
     @rule(number=st.integers(0, 1), which=st.integers(0, 9), way=st.sampled_from(["tree", "tar"]))
@@ -414,11 +318,11 @@ class DeltaStates(RuleBasedStateMachine):
         copied = target.next_step()
         shutil.copytree(source.path / str(step), target.path / str(copied))
         target.steps[copied] = source.steps[step]
+        if step in source.others:
+            target.others[copied] = source.others[step]
         target.committed |= source.committed
         target.manager.reload()
-        assert_holds(
-            target.manager.restore(copied, args=ogds.args.GdsRestore()), source.steps[step]
-        )
+        assert_holds(target.restore(copied), source.steps[step])
         target.now = change(source.steps[step], "params", "few", seed)
         target.save(target.next_step())
 
@@ -429,7 +333,7 @@ class DeltaStates(RuleBasedStateMachine):
         root = self.root(number)
         for path in root.path.iterdir():
             shutil.rmtree(path)
-        root.steps = {}
+        root.steps, root.others = {}, {}
         root.manager.reload()
         for path, tree in self.copies:
             assert_holds(ogds.restore(path), tree)
@@ -441,7 +345,10 @@ class DeltaStates(RuleBasedStateMachine):
             assert root.listed() == root.steps.keys()
             for step, tree in root.steps.items():
                 assert_holds(ogds.restore(root.item(step)), tree)
-                assert ogds.verify(root.item(step)) == []
+                for item in root.items(step):
+                    assert ogds.verify(item) == []
+            for step, words in root.others.items():
+                assert np.array_equal(ogds.restore(root.item(step, OTHER))["words"], words)
         self.touched.clear()
 
     def teardown(self) -> None:
