@@ -9,7 +9,7 @@ namespace ogds {
 // Which words of a sub-block differ from the base's, in their order.
 struct ChangedWords {
     // Measured: up to so many it is faster than to merge all.
-    static constexpr uint32_t kMost = kSubBlockWords / 16;
+    static constexpr uint32_t kMost = kSubBlockWords / 64;
     uint32_t n;
     uint16_t at[kMost];
 };
