@@ -223,6 +223,7 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
     const auto* ranks_in = reinterpret_cast<const uint8_t*>(&ranks);
     uint32_t n_taken = 0;
     uint32_t of_batch = 0;  // planes
+    const uint32_t shift = sizeof(Word) > 1 ? 0 : format.shift;  // others fill their container
     bool fits = true;
     // Of a batch; false if there are fewer.
     const auto load_ranks = [&](uint32_t place, T (&rank_planes)[4]) {
@@ -258,7 +259,7 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
             const auto z = static_cast<Word>(D::with_low(y, kLow) |
                                              load_bytes<Word, kLow>(low + size_t{kLow} * at));
             patches.words[i] =
-                D::word(z, D::load(from, at), format.shift, static_cast<Word>(format.flip));
+                D::word(z, D::load(from, at), shift, static_cast<Word>(format.flip));
         }
         return true;
     };
