@@ -223,7 +223,8 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
     const auto* ranks_in = reinterpret_cast<const uint8_t*>(&ranks);
     uint32_t n_taken = 0;
     uint32_t of_batch = 0;  // planes
-    const uint32_t shift = sizeof(Word) > 1 ? 0 : format.shift;  // others fill their container
+    constexpr bool kIsFull = sizeof(Word) > 1;  // words fill their containers
+    const uint32_t shift = kIsFull ? 0 : format.shift;
     bool fits = true;
     // Of a batch; false if there are fewer.
     const auto load_ranks = [&](uint32_t place, T (&rank_planes)[4]) {
@@ -255,7 +256,7 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
             const uint32_t at = patches.places.at[i];
             const Word y =
                 load_bytes<Word, kEscapeBytes>(escapes + size_t{kEscapeBytes} * n_taken++);
-            fits &= y <= D::largest(format.bits, kLow);
+            fits &= kIsFull || y <= D::largest(format.bits, kLow);
             const auto z = static_cast<Word>(D::with_low(y, kLow) |
                                              load_bytes<Word, kLow>(low + size_t{kLow} * at));
             patches.words[i] =
