@@ -182,22 +182,26 @@ Status read_coded_bitmap(const uint8_t* streams, const DeltaHead& head, uint32_t
     return ended ? Status::kOk : Status::kHuffmanStream;
 }
 
-// Where low bytes and planes lie: in the payload, or in the workspace if a reader might go past its
-// end.
+// Where low bytes and planes lie: in the payload, or in the workspace those planes behind whose end
+// a reader might go past that of the payload, which `left` bytes follow.
 LowBitsView view_below(const uint8_t* bytes, const DeltaHead& head, uint32_t low_bytes, uint32_t m,
                        size_t left, Workspace& workspace) noexcept {
     LowBitsView view;
-    if (left < LowBitsView::kBeyond) {
-        std::memcpy(workspace.sub_block, bytes, head.planes_bytes);
-        bytes = workspace.sub_block;
-    }
     view.low = bytes;
-    bytes += size_t{low_bytes} * m;
     view.n = head.n_planes;
+    const uint8_t* const end = bytes + head.planes_bytes + left;
+    uint8_t* copy = workspace.sub_block;
+    bytes += size_t{low_bytes} * m;
     for (uint32_t plane = 0; plane < view.n; ++plane) {
+        const size_t n_bytes = level_bytes(1, head.plane_bits[plane]);
         view.of[plane] = bytes;
         view.n_bits[plane] = head.plane_bits[plane];
-        bytes += level_bytes(1, head.plane_bits[plane]);
+        bytes += n_bytes;
+        if (static_cast<size_t>(end - bytes) < LowBitsView::kBeyond) {
+            std::memcpy(copy, view.of[plane], n_bytes);
+            view.of[plane] = copy;
+            copy += n_bytes;
+        }
     }
     return view;
 }
