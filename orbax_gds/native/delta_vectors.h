@@ -212,10 +212,10 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
     BitsBelow<V, Word> bits_below(format, tables);
     Differences<V, Word, kLow> differences(format);
     Patches<Word> patches;
-    alignas(16) uint8_t symbols[16];
-    __builtin_memcpy(symbols, tables.ladder.symbol_of_rank, 16);
-    symbols[tables.ladder.escape_rank] = 0;
-    const T symbol_of = V::table(symbols);
+    alignas(16) uint8_t symbol_bytes[16];
+    __builtin_memcpy(symbol_bytes, tables.ladder.symbol_of_rank, 16);
+    symbol_bytes[tables.ladder.escape_rank] = 0;
+    const T symbol_of = V::table(symbol_bytes);
     T flips[4];
     set_flips<V>(tables.ladder.escape_rank, flips);
     const bool few_escapes = n_escapes < m / kWordsAnEscape;
@@ -281,9 +281,11 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
         }
         from_planes4<V>(rank_planes, parts);
         auto&& joining = differences.into(to, tile_base);
+        const uint8_t* const scales = batch.scales + tile * kTile;
+        const T symbols = symbol_of;  // as of `joining`
         for (uint32_t q = 0; q < 8; ++q) {
-            const T scale = V::load_whole(batch.scales + tile * kTile + V::kBytes * q);
-            const T symbol = V::lookup(symbol_of, parts[q]);
+            const T scale = V::load_whole(scales + V::kBytes * q);
+            const T symbol = V::lookup(symbols, parts[q]);
             const T y[2] = {V::product_low8(scale, symbol, rests[q]),
                             V::product_high8(scale, symbol, rests[q])};
             joining.join(q, y, low);
