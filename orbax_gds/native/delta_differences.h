@@ -15,8 +15,11 @@ namespace {
 template <class V, class Word>
 OGDS_IN_REGISTERS typename V::T top_exponents(const uint8_t* words, uint32_t q) noexcept {
     if constexpr (sizeof(Word) == 2) {
-        const Halves<V> top = load_halves<V>(words + 32 * q);
-        return V::sub8(V::add8(top.high, top.high), V::negative8(top.low));
+        const auto exponents = [](typename V::T some) __attribute__((always_inline)) {
+            return V::template right16<8>(V::template left16<1>(some));
+        };
+        return V::narrow16(exponents(V::load(words + 32 * q, 2 * kLaneWords)),
+                           exponents(V::load(words + 32 * q + 16, 2 * kLaneWords)));
     } else {
         typename V::T upper[2];
         for (uint32_t half = 0; half < 2; ++half) {
