@@ -207,13 +207,14 @@ def decode_run(
     segments: Buffer,
     *,
     check_only: bool = False,
-    bases: Sequence[tuple[Buffer, Buffer]] = (),
+    bases: Sequence[tuple[Buffer, Buffer] | tuple[Buffer, Buffer, int]] = (),
+    start: int = 0,
 ) -> tuple[int, int]:
     """Decode frames into the caller's buffers, checking everything on the way.
 
     Args:
         frames: Bytes that hold the frames.
-        records: uint8 [C, 32]: index records whose offsets count from the start of `frames`.
+        records: uint8 [C, 32]: index records of the frames.
         chunks: uint32 [C, 4]: what the layout says, as the first columns in `encode_run`.
         buffers: Where the words go; writable, and apart from `frames` and `records`.
         segments: uint64 [S, 5]: as in `encode_run`, and a rule: 0 for the words as they are, 2
@@ -221,11 +222,23 @@ def decode_run(
             rounded words. Any part of the chunks' words, any number of times. A chunk without
             segments is decoded and checked, and its words dropped.
         check_only: There are no segments; column 3 of `chunks` is ignored.
-        bases: As in `encode_run`, for the frames that are deltas; apart from `buffers`.
+        bases: As in `encode_run`, for the frames that are deltas; apart from `buffers`. A link may
+            have a `start` of its own.
+        start: What the offsets of `records` are where `frames` begins.
 
     Returns:
         Status and index in this call of the chunk at fault; (0, 0) if all is well. Unless the
         status is 0 the contents of `buffers` are undefined.
+    """
+
+def read_files(reads: Sequence[tuple[int, int, Buffer]]) -> int:
+    """Fill buffers from files, one after the other, in one call without the GIL.
+
+    Args:
+        reads: descriptor, offset in its file and writable buffer of each.
+
+    Returns:
+        How many are full. The next one is not: its file ends before, or the system refused.
     """
 
 def gather(pieces: Buffer, out: Buffer) -> None:

@@ -180,7 +180,7 @@ class ChunkReader:
         leaves = sorted(map(self._leaf_name, hit | derived))
         named = ", ".join(map(repr, leaves[:5])) + (" …" if len(leaves) > 5 else "")
         kind, what = stripes.frame_problem(status)
-        at = frames.begin + int(frames.records["offset"][row])
+        at = int(frames.records["offset"][row])
         needed = "" if frames is loaded.frames[-1] else f", which {stripe.path} follows from"
         raise kind(
             f"{frames.path}: chunk {chunk} at byte {at}, of leaf {named}{needed}: {what}. "

@@ -173,7 +173,7 @@ class FrameCheck:
         files = {link.path: link.spec.file for link in self._frames.chain}
         return Finding(
             what=what,
-            offset=frames.begin + int(frames.records["offset"][row]),
+            offset=int(frames.records["offset"][row]),
             chunk=first + row,
             leaves=self._leaves_of(first + row, first + row + 1),
             file=files[frames.path] if frames is not loaded[-1] else None,
@@ -225,7 +225,7 @@ def why_unsound(frame: np.ndarray, record: np.void, chunk: int) -> str | None:
 
 
 def _frame(frames: LoadedFrames, record: np.void) -> np.ndarray:
-    at = int(record["offset"])
+    at = int(record["offset"]) - frames.begin
     return frames.memory[at : at + int(record["frame_bytes"])]
 
 

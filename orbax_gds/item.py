@@ -15,7 +15,7 @@ from orbax_gds.chunk_table import chunk_table
 from orbax_gds.commit import io_context, read_manifest
 from orbax_gds.coverage import check_coverage
 from orbax_gds.derived import DerivedShard, by_leaf, problems
-from orbax_gds.drivers import Driver, FewOpen, open_driver
+from orbax_gds.drivers import Driver, few_open, open_driver
 from orbax_gds.dtypes import Dtype, dtype_by_name
 from orbax_gds.errors import Corrupt, NotFound
 from orbax_gds.loaded_frames import buffer_bytes
@@ -69,8 +69,9 @@ class Item(contextlib.AbstractContextManager["Item"]):
         self.stripes: list[Stripe] = []
         self._closing = contextlib.ExitStack()
         try:
-            driver = FewOpen(open_driver(self.options.driver, self.path))
             places = base_places(self.path, self.manifest)
+            n_files = len(self.manifest.stripes) + len(places)
+            driver = few_open(open_driver(self.options.driver, self.path), n_files)
             with uncollected():
                 for spec in self.manifest.stripes:
                     self.stripes.append(self._open_stripe(driver, spec, places))

@@ -9,7 +9,7 @@ import numpy as np
 
 from orbax_gds import _native
 from orbax_gds import stripe as stripes
-from orbax_gds.drivers import File
+from orbax_gds.drivers import File, read_together
 from orbax_gds.read_ranges import Link
 
 Rows: TypeAlias = np.ndarray | slice
@@ -42,8 +42,8 @@ class LoadedFrames:
         path: the file.
         begin: its byte that `memory` begins with.
         memory: uint8[n], what was read of it.
-        records: RECORD[k], a row for each of the chunks, whose offset counts from the start of
-            `memory`; all zero where the chunk has no frame in the file.
+        records: RECORD[k], index rows of the chunks; all zero where a chunk has no frame in the
+            file.
     """
 
     path: FilePath
@@ -51,10 +51,10 @@ class LoadedFrames:
     memory: np.ndarray
     records: np.ndarray
 
-    def of(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    def of(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, int]:
         """Return memory and records of some of the chunks, as the native core takes them."""
         records = self.records[rows].view(np.uint8)
-        return self.memory, records.reshape(-1, stripes.RECORD_BYTES)
+        return self.memory, records.reshape(-1, stripes.RECORD_BYTES), self.begin
 
 
 def load(
@@ -84,29 +84,21 @@ def load(
         IoError: the operating system refused a read.
     """
     frames = []
-    for link in links:
-        frames.append(_load(chain[link.number], link.records, link.offset, link.n_bytes, memory))
-        memory = memory[stripes.align(len(frames[-1].memory), stripes.PAGE_BYTES) :]
-    frames.append(_load(own, own.records[chunks], offset, n_bytes, memory))
+    reads = []
+    for source, records, first, n in (
+        *((chain[link.number], link.records, link.offset, link.n_bytes) for link in links),
+        (own, own.records[chunks], offset, n_bytes),
+    ):
+        begin = first - first % stripes.PAGE_BYTES  # whole pages, up to the end of the frames
+        last = source.records[-1]
+        frames_end = int(last["offset"]) + int(last["frame_bytes"])
+        end = min(stripes.align(first + n, stripes.PAGE_BYTES), frames_end)
+        here = memory[: end - begin]
+        memory = memory[stripes.align(end - begin, stripes.PAGE_BYTES) :]
+        reads.append((source.file, begin, here))
+        frames.append(LoadedFrames(path=source.path, begin=begin, memory=here, records=records))
+    read_together(reads)
     return frames
-
-
-def _load(
-    source: Source,
-    records: np.ndarray,
-    offset: int,
-    n_bytes: int,
-    memory: np.ndarray,
-) -> LoadedFrames:
-    """Read a range of a file, in whole pages, into the front of a buffer's memory."""
-    begin = offset - offset % stripes.PAGE_BYTES
-    frames_end = int(source.records["offset"][-1] + source.records["frame_bytes"][-1])
-    end = min(stripes.align(offset + n_bytes, stripes.PAGE_BYTES), frames_end)
-    memory = memory[: end - begin]
-    source.file.read(begin, memory)
-    records = records.copy()
-    records["offset"][records["frame_bytes"] > 0] -= np.uint64(begin)
-    return LoadedFrames(path=source.path, begin=begin, memory=memory, records=records)
 
 
 def decode(
@@ -123,14 +115,18 @@ def decode(
         rows: which of its chunks.
         chunks, buffers, segments: of these.
     """
-    *bases, own = (each.of(rows) for each in frames)
-    return _native.decode_run(*own, chunks, buffers, segments, bases=bases)
+    *bases, (memory, records, start) = (each.of(rows) for each in frames)
+    return _native.decode_run(
+        memory, records, chunks, buffers, segments, bases=bases, start=start
+    )
 
 
 def check(frames: Sequence[LoadedFrames], rows: Rows, chunks: np.ndarray) -> tuple[int, int]:
     """Decode some of the chunks into nothing. Args, Returns: as `decode`."""
-    *bases, own = (each.of(rows) for each in frames)
-    return _native.decode_run(*own, chunks, [], _NO_SEGMENTS, check_only=True, bases=bases)
+    *bases, (memory, records, start) = (each.of(rows) for each in frames)
+    return _native.decode_run(
+        memory, records, chunks, [], _NO_SEGMENTS, check_only=True, bases=bases, start=start
+    )
 
 
 def at_fault(

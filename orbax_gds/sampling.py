@@ -282,7 +282,7 @@ def _read_chunk(stripe: Stripe, chunk: int, dtype: Dtype) -> tuple[np.ndarray, n
     status, _ = decode(frames, slice(0, 1), row, [words], whole)
     if status:
         wrong, status = at_fault(frames, 0, row, status)
-        at = wrong.begin + int(wrong.records["offset"][0])
+        at = int(wrong.records["offset"][0])
         raise Corrupt(
             f"{wrong.path}: chunk {chunk} at byte {at}: {_native.STATUS[status]}. "
             "`orbax-gds verify` lists all that is wrong."

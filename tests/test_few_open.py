@@ -57,7 +57,7 @@ def test_an_item_of_more_files_than_the_process_may_open_is_restored_and_verifie
 @pytest.mark.parametrize("most", [1, 3, N_FILES])
 def test_an_item_keeps_few_files_open_and_restores(made, monkeypatch, most):
     item, states = made
-    monkeypatch.setattr(items, "FewOpen", lambda driver: FewOpen(driver, most))
+    monkeypatch.setattr(items, "few_open", lambda driver, _: FewOpen(driver, most))
     with items.Item(item) as opened:
         assert n_open(item) == most
         assert opened.read_leaf(0).tobytes() == states[-1]["w"].tobytes()
@@ -80,7 +80,7 @@ def test_an_ordinary_item_stays_open(made, tmp_path):
 def test_a_file_that_is_gone_when_it_is_opened_again_is_an_error(made, tmp_path, monkeypatch):
     copy = tmp_path / "item"
     shutil.copytree(made[0], copy)
-    monkeypatch.setattr(items, "FewOpen", lambda driver: FewOpen(driver, 2))
+    monkeypatch.setattr(items, "few_open", lambda driver, _: FewOpen(driver, 2))
     with items.Item(copy) as opened:
         shutil.rmtree(copy)
         with pytest.raises(NotFound, match="ogds"):

@@ -22,6 +22,11 @@ _MOST_OPEN = 256  # chosen: two items compared take half of the 1,024 that are u
 _LEAST_OPEN = 4  # chosen: below, a chain would be opened anew for every read
 
 
+def few_open(driver: Driver, n_files: int) -> Driver:
+    """Return what opens so many files for reading: the driver, or a `FewOpen` if they are many."""
+    return driver if n_files <= _most_open() else FewOpen(driver)
+
+
 class FewOpen(Driver):
     """Opens files for reading, closes those that were not read for longest, and opens them again.
 

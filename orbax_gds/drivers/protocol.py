@@ -30,8 +30,9 @@ class File(AbstractContextManager["File"], Protocol):
         carried: The path that carries the bytes: "direct", "buffered" or "memory". It is
             "buffered" as soon as one byte went through the page cache.
         reason: Why not "direct", when direct was wanted; else None.
-        descriptor: Of the operating system's file, for who writes to it without `write`: aligned
-            in the same way, and what the system refuses again by `write`. None where there is none.
+        descriptor: Of the operating system's file, for who writes to it without `write` or reads
+            without `read`: aligned in the same way, and what the system refuses again by these.
+            None where there is none.
     """
 
     alignment: int

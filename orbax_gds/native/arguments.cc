@@ -232,8 +232,10 @@ void check_alignment(size_t align_bytes) {
 
 BaseArguments::BaseArguments(nb::sequence bases, size_t n_chunks) {
     for (nb::handle link : bases) {
-        if (nb::len(link) != 2) {
-            refuse("bases holds pairs of frames and records.");
+        const size_t n = nb::len(link);
+        uint64_t start = 0;
+        if (n < 2 || n > 3 || (n == 3 && !nb::try_cast<uint64_t>(link[2], start))) {
+            refuse("bases holds frames and records, and at most what their offsets count from.");
         }
         const Buffer& frames = held_.emplace_back(link[0], "frames of a base",
                                                   Buffer::Access::kRead);
@@ -242,7 +244,7 @@ BaseArguments::BaseArguments(nb::sequence bases, size_t n_chunks) {
         if (records.rows("records of a base", kIndexRecordBytes, 1) != n_chunks) {
             refuse("The records of a base are not as many as the ", n_chunks, " chunks.");
         }
-        links_.push_back({frames.bytes(), records.bytes().data()});
+        links_.push_back({frames.bytes(), records.bytes().data(), start});
     }
 }
 

@@ -92,7 +92,8 @@ private:
     std::vector<RunChunk> chunks_;
 };
 
-// The frames of the bases of a run: pairs of bytes and their records, one a link.
+// The frames of the bases of a run: bytes and their records, one a link, and what the offsets count
+// from if that is not 0.
 class BaseArguments {
 public:
     BaseArguments(nanobind::sequence bases, size_t n_chunks);

@@ -5,8 +5,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -114,7 +118,7 @@ size_t py_encode_run(nb::sequence buffers, nb::handle segments, nb::handle chunk
 
 std::pair<int, size_t> py_decode_run(nb::handle frames, nb::handle records, nb::handle chunks,
                                      nb::sequence buffers, nb::handle segments, bool check_only,
-                                     nb::sequence bases) {
+                                     nb::sequence bases, uint64_t start) {
     const RunArguments run(buffers, segments, chunks, Buffer::Access::kWrite, !check_only);
     const Buffer frame_buffer(frames, "frames", Buffer::Access::kRead);
     const Buffer record_buffer(records, "records", Buffer::Access::kRead);
@@ -134,10 +138,51 @@ std::pair<int, size_t> py_decode_run(nb::handle frames, nb::handle records, nb::
         const size_t needed = needs_none ? 0 : scratch_bytes(run.chunks());
         result = decode_run(frame_buffer.bytes(), record_buffer.bytes().data(), run.chunks(),
                             run.buffers(), run.segments(), mine->words(needed), mine->workspace(),
-                            links.links());
+                            links.links(), start);
     }
     zstd.rethrow();
     return {static_cast<int>(result.status), result.chunk};
+}
+
+// Whether the file filled the buffer.
+bool fill(int descriptor, uint64_t offset, std::span<uint8_t> out) noexcept {
+    while (!out.empty()) {
+        const ssize_t n = pread(descriptor, out.data(), out.size(), static_cast<off_t>(offset));
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            return false;
+        }
+        offset += static_cast<uint64_t>(n);
+        out = out.subspan(static_cast<size_t>(n));
+    }
+    return true;
+}
+
+size_t py_read_files(nb::sequence reads) {
+    struct Read {
+        int descriptor;
+        uint64_t offset;
+    };
+    std::vector<Read> places;
+    std::deque<Buffer> outs;
+    for (nb::handle each : reads) {
+        Read read{};
+        if (nb::len(each) != 3 || !nb::try_cast<int>(each[0], read.descriptor) ||
+            !nb::try_cast<uint64_t>(each[1], read.offset)) {
+            refuse("reads holds descriptors, offsets and buffers.");
+        }
+        places.push_back(read);
+        outs.emplace_back(each[2], "a buffer of reads", Buffer::Access::kWrite);
+    }
+    const nb::gil_scoped_release release;
+    size_t n_filled = 0;
+    while (n_filled < places.size() && fill(places[n_filled].descriptor, places[n_filled].offset,
+                                            outs[n_filled].bytes())) {
+        ++n_filled;
+    }
+    return n_filled;
 }
 
 // The caller vouches for the addresses: that so many bytes can be read there as long as it runs. It
@@ -316,7 +361,8 @@ NB_MODULE(_native, m) {
     add_run_writer(m);
     m.def("decode_run", &py_decode_run, nb::arg("frames"), nb::arg("records"), nb::arg("chunks"),
           nb::arg("buffers"), nb::arg("segments"), nb::kw_only(), nb::arg("check_only") = false,
-          nb::arg("bases") = nb::tuple());
+          nb::arg("bases") = nb::tuple(), nb::arg("start") = 0);
+    m.def("read_files", &py_read_files, nb::arg("reads"));
     m.def("gather", &py_gather, nb::arg("pieces"), nb::arg("out"));
     m.def("derives", &py_derives, nb::arg("source"), nb::arg("target"), nb::arg("rule"));
     m.def("encode_frame", &py_encode_frame, nb::arg("words"), nb::arg("dtype"), nb::kw_only(),

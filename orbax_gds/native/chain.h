@@ -13,6 +13,7 @@ namespace ogds {
 struct BaseLink {
     std::span<const uint8_t> frames;
     const uint8_t* records;
+    uint64_t start = 0;  // what offsets of records count from, at the front of `frames`
 };
 
 // Whether a record is that of a chunk without a frame.

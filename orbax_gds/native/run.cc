@@ -65,7 +65,8 @@ Status decode_chain(std::span<const BaseLink> bases, size_t row, const ChunkShap
             continue;
         }
         if (const Status status =
-                decode_link(bases[link].frames, 0, record, shape, words, workspace, base);
+                decode_link(bases[link].frames, bases[link].start, record, shape, words,
+                            workspace, base);
             status != Status::kOk) {
             return status;
         }
@@ -212,13 +213,14 @@ RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
 RunResult decode_run(std::span<const uint8_t> frames, const uint8_t* records,
                      std::span<const RunChunk> chunks, std::span<const std::span<uint8_t>> buffers,
                      std::span<const Segment> segments, std::span<uint8_t> scratch,
-                     Workspace& workspace, std::span<const BaseLink> bases) noexcept {
+                     Workspace& workspace, std::span<const BaseLink> bases,
+                     uint64_t start) noexcept {
     for (size_t i = 0; i < chunks.size(); ++i) {
         const RunChunk& chunk = chunks[i];
         std::span<const uint8_t> frame;
         FrameHeader header;
         Status status =
-            find_frame(frames, 0, records + i * kIndexRecordBytes, chunk.shape, frame, header);
+            find_frame(frames, start, records + i * kIndexRecordBytes, chunk.shape, frame, header);
         if (status == Status::kOk) {
             status = decode_chunk(frame, header, chunk.shape, buffers,
                                   segments.first(chunk.n_segments), scratch, workspace, bases, i);

@@ -81,10 +81,11 @@ RunResult encode_run(std::span<const std::span<const uint8_t>> buffers,
 // Decodes the frames that `records` point at in `frames` into the segments of their chunks; a chunk
 // without segments is checked only. Where the destinations of segments overlap, what their common
 // bytes are is not said. `bases` are the links of the chains of the frames that are deltas, from the
-// oldest on.
+// oldest on. Offsets of records count from `start`, at the front of `frames`.
 RunResult decode_run(std::span<const uint8_t> frames, const uint8_t* records,
                      std::span<const RunChunk> chunks, std::span<const std::span<uint8_t>> buffers,
                      std::span<const Segment> segments, std::span<uint8_t> scratch,
-                     Workspace& workspace, std::span<const BaseLink> bases = {}) noexcept;
+                     Workspace& workspace, std::span<const BaseLink> bases = {},
+                     uint64_t start = 0) noexcept;
 
 }  // namespace ogds
