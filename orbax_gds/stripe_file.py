@@ -11,6 +11,8 @@ from orbax_gds.drivers import Driver, File
 from orbax_gds.errors import Corrupt, Truncated
 from orbax_gds.manifest import StripeSpec, crc_text
 
+_END_BYTES = 32 << 10  # chosen: of layout and index, those of a thousand chunks
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class StripeFile:
@@ -59,6 +61,22 @@ def open_stripe(driver: Driver, path: FilePath, spec: StripeSpec) -> StripeFile:
         raise
 
 
+class _Blocks:
+    """Blocks of a file that lie near its ends: two reads have them all, where they are short."""
+
+    def __init__(self, file: File, n_bytes: int) -> None:
+        self._file = file
+        self._head = stripes.read_block(file, 0, min(n_bytes, _END_BYTES))
+        self._tail_at = max(len(self._head), n_bytes - _END_BYTES)
+        self._tail = stripes.read_block(file, self._tail_at, n_bytes - self._tail_at)
+
+    def read(self, offset: int, n_bytes: int) -> bytes:
+        for at, block in ((0, self._head), (self._tail_at, self._tail)):
+            if at <= offset and offset + n_bytes <= at + len(block):
+                return block[offset - at : offset - at + n_bytes]
+        return stripes.read_block(self._file, offset, n_bytes)
+
+
 def _checked(file: File, path: FilePath, spec: StripeSpec) -> StripeFile:
     where = str(path)
     n_bytes = file.n_bytes()
@@ -68,7 +86,7 @@ def _checked(file: File, path: FilePath, spec: StripeSpec) -> StripeFile:
             f"{where} has {n_bytes} bytes, the manifest says {spec.bytes}. It was cut, or "
             "belongs to another save; restore another step or a copy of this one."
         )
-    read = functools.partial(stripes.read_block, file)
+    read = _Blocks(file, n_bytes).read
     header = stripes.decode_header(read(0, min(n_bytes, stripes.HEADER_BYTES)), where)
     footer_at = max(0, n_bytes - stripes.FOOTER_BYTES)
     footer = stripes.decode_footer(read(footer_at, n_bytes - footer_at), where)
