@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path as FilePath
@@ -86,6 +87,8 @@ class ChunkReader:
         parts: what is wanted.
         buffers: uint8[n], of each want.
         pool: buffers of at least the `buffer_bytes` of each read's ranges.
+        n_reading: how many threads read at once. The others decode, or would share the device: so
+            the first have something to decode while the next read.
     """
 
     def __init__(
@@ -97,9 +100,11 @@ class ChunkReader:
         parts: Sequence[Part],
         buffers: Sequence[np.ndarray],
         pool: BufferPool,
+        n_reading: int,
     ) -> None:
         self._leaf_name, self._dtypes, self._all_stripes = leaf_name, dtypes, all_stripes
         self._parts, self._buffers, self._pool = parts, buffers, pool
+        self._reading = threading.Semaphore(n_reading)
 
     def read(self, stripe: Stripe, read: Read) -> None:
         """Read a row of frames and decode what is wanted of them.
@@ -111,7 +116,8 @@ class ChunkReader:
         """
         with self._pool.acquire() as buffer:
             place = read.offset, read.n_bytes
-            frames = load(stripe.chain, read.links, stripe, read.chunks, *place, buffer.memory)
+            with self._reading:
+                frames = load(stripe.chain, read.links, stripe, read.chunks, *place, buffer.memory)
             self._decode(_Loaded(stripe=stripe, read=read, frames=frames))
 
     def _decode(self, loaded: _Loaded) -> None:

@@ -34,7 +34,7 @@ _ARRAY_ALIGNMENT = 64  # chosen: jax takes memory that begins so without a copy
 
 # chosen: of all threads; half of what a restore may take beside its state
 _BUFFER_BYTES = 128 << 20
-_THREADS_A_WORKER = 2  # chosen: while one waits for the device, the other decodes
+_THREADS_A_WORKER = 2  # chosen: while one reads, the other decodes
 
 
 class Item(contextlib.AbstractContextManager["Item"]):
@@ -209,10 +209,12 @@ class Item(contextlib.AbstractContextManager["Item"]):
         self.bytes_read += sum(read.all_bytes for _, read in queue)
         if not queue:
             return
+        if any(read.links for _, read in queue):  # what takes long must not be what is waited for
+            queue.sort(key=lambda task: task[1].decoded_bytes, reverse=True)
         longest = max(buffer_bytes(read.ranges) for _, read in queue)
         n_threads = min(_THREADS_A_WORKER * self.options.n_workers, len(queue))
         n_threads = max(1, min(n_threads, _BUFFER_BYTES // longest))
-        with BufferPool(longest, n_threads) as pool:
+        with BufferPool(longest, n_threads, is_touched=False) as pool:
             reader = ChunkReader(
                 leaf_name=self.leaf_name,
                 dtypes=self.dtypes,
@@ -220,5 +222,6 @@ class Item(contextlib.AbstractContextManager["Item"]):
                 parts=parts,
                 buffers=buffers,
                 pool=pool,
+                n_reading=self.options.n_workers,
             )
             run_tasks(queue, lambda task: reader.read(*task), n_threads)

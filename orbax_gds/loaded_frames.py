@@ -116,9 +116,7 @@ def decode(
         chunks, buffers, segments: of these.
     """
     *bases, (memory, records, start) = (each.of(rows) for each in frames)
-    return _native.decode_run(
-        memory, records, chunks, buffers, segments, bases=bases, start=start
-    )
+    return _native.decode_run(memory, records, chunks, buffers, segments, bases=bases, start=start)
 
 
 def check(frames: Sequence[LoadedFrames], rows: Rows, chunks: np.ndarray) -> tuple[int, int]:

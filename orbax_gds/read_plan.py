@@ -41,6 +41,7 @@ class Read:
 
     Attributes:
         offset, n_bytes: the range of the file.
+        decoded_bytes: of all words that its frames, and those of the chain, come to.
         links: the ranges of files of its chain, the oldest first.
         chunks: chunk numbers, ascending.
         rows: int64[r, 6], chunk number and segment (as in `read_segments`) of whole shards.
@@ -49,6 +50,7 @@ class Read:
 
     offset: int
     n_bytes: int
+    decoded_bytes: int
     chunks: np.ndarray
     rows: np.ndarray
     overlaps: tuple[Overlap, ...]
@@ -142,7 +144,8 @@ def plan_reads(
     reads = []
     rows_of = [np.asarray(link) for link in links(needed)]
     files = [(offsets[needed], sizes[needed]), *map(places, rows_of)]
-    for first, end in groups(files, decoded[needed]):
+    work = decoded[needed] * np.sum([sizes > 0 for _, sizes in files], axis=0)
+    for first, end in groups(files, work):
         chunks = needed[first:end]
         used = (users.get(chunk, ()) for chunk in chunks.tolist())
         offset = int(offsets[chunks[0]])
@@ -152,6 +155,7 @@ def plan_reads(
                 offset=offset,
                 n_bytes=int(offsets[chunks[-1]] + sizes[chunks[-1]]) - offset,
                 links=tuple(links_met([link[first:end] for link in rows_of])),
+                decoded_bytes=int(work[first:end].sum()),
                 chunks=chunks,
                 rows=rows[low:high],
                 overlaps=tuple(dict.fromkeys(itertools.chain.from_iterable(used))),

@@ -134,6 +134,8 @@ class BufferPool:
     Args:
         buffer_bytes: Least length of a buffer; it is rounded up to a multiple of 4096.
         n_buffers: How many there are, at least 1.
+        is_touched: Whether their memory is made resident now. Else whoever uses it first does that,
+            which is free where threads wait for what they read into it.
 
     Attributes:
         buffer_bytes: Length of every buffer.
@@ -144,11 +146,12 @@ class BufferPool:
         1048576
     """
 
-    def __init__(self, buffer_bytes: int, n_buffers: int) -> None:
+    def __init__(self, buffer_bytes: int, n_buffers: int, *, is_touched: bool = True) -> None:
         assert min(buffer_bytes, n_buffers) > 0, (buffer_bytes, n_buffers)
         self.buffer_bytes = -(-buffer_bytes // _PAGE_BYTES) * _PAGE_BYTES
         arena = aligned_empty(self.buffer_bytes * n_buffers)
-        arena[::_PAGE_BYTES] = 0  # the first touch, here rather than in the threads
+        if is_touched:
+            arena[::_PAGE_BYTES] = 0
         rows = arena.reshape(n_buffers, self.buffer_bytes)
         self._free = [Buffer(self, row) for row in rows]
         self._changed = threading.Condition()

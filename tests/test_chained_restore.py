@@ -175,9 +175,9 @@ def test_buffers_for_chains_stay_within_what_a_restore_may_take(items, monkeypat
     pools = []
 
     class Pool(BufferPool):
-        def __init__(self, n_bytes: int, n_buffers: int) -> None:
+        def __init__(self, n_bytes: int, n_buffers: int, **how: bool) -> None:
             pools.append((n_bytes, n_buffers))
-            super().__init__(n_bytes, n_buffers)
+            super().__init__(n_bytes, n_buffers, **how)
 
     monkeypatch.setattr(item_module, "BufferPool", Pool)
     monkeypatch.setattr(read_ranges, "CHAIN_BYTES", 16 << 10)

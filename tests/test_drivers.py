@@ -10,10 +10,10 @@ import textwrap
 import numpy as np
 import pytest
 
-from orbax_gds.drivers import open_driver, posix
+from orbax_gds.drivers import open_driver, posix, read_together
 from orbax_gds.drivers.memory import MemoryDriver
 from orbax_gds.drivers.posix import PosixDriver
-from orbax_gds.errors import IoError, NotFound, Unsupported
+from orbax_gds.errors import IoError, NotFound, Truncated, Unsupported
 from orbax_gds.staging import aligned_empty
 from orbax_gds.testing.driver_conformance import (
     UNIT,
@@ -287,6 +287,31 @@ def test_aligned_read_takes_no_bounce(monkeypatch, tmp_path):
     with open_driver("auto", tmp_path).open(tmp_path / "f", "r") as file:
         file.read(0, out)
     assert np.array_equal(out, content)
+
+
+def test_files_read_together_have_what_they_have_by_themselves(tmp_path):
+    content = pattern(3 * UNIT)
+    drivers = [MemoryDriver(), open_driver("auto", tmp_path), open_driver("buffered", tmp_path)]
+    files = []
+    for number, driver in enumerate(drivers):
+        write_file(driver, tmp_path / str(number), content)
+        files.append(driver.open(tmp_path / str(number), "r"))
+    reads = [
+        (file, at, aligned_empty(n_bytes))
+        for at, n_bytes in ((UNIT, UNIT), (0, 3 * UNIT), (7, 100), (0, 0))
+        for file in files
+    ]
+    read_together(reads)
+    for _, at, out in reads:
+        assert out.tobytes() == bytes(content)[at : at + len(out)]
+    for file in files:
+        behind = aligned_empty(UNIT)
+        behind[:] = 0
+        beyond = (file, 2 * UNIT, aligned_empty(2 * UNIT))
+        with pytest.raises(Truncated, match="ends at byte"):
+            read_together([(files[0], 0, aligned_empty(1)), beyond, (files[1], 0, behind)])
+        assert not behind.any()
+        file.close()
 
 
 def test_fault_counts_operations_and_strikes_the_chosen_one():

@@ -25,7 +25,10 @@ def read_together(reads: Sequence[tuple[File, int, np.ndarray]]) -> None:
     """
     while reads:
         n_read = _native.read_files(
-            [(-1 if file.descriptor is None else file.descriptor, at, out) for file, at, out in reads]
+            [
+                (-1 if file.descriptor is None else file.descriptor, at, out)
+                for file, at, out in reads
+            ]
         )
         for file, at, out in reads[n_read : n_read + 1]:
             file.read(at, out)  # knows another way, or what is wrong
