@@ -11,26 +11,26 @@ namespace {
 
 constexpr uint32_t kSizes = 65;
 
-// The symbol of a word given its size and upper bits, by how many bits of it are above those below.
+// The most bits of a word that are below its symbol, low bytes included.
+constexpr uint32_t kMostBelow = kMaxLowPlanes + 8 * kMaxLowBytes;
+
+// Symbols of words by their value in the sample plus 8 for each bit less than kMostBelow that is
+// below them.
 class SymbolOf {
 public:
     constexpr SymbolOf() noexcept : of_{} {
-        for (uint32_t above = 0; above <= kMost; ++above) {
-            for (uint32_t top = 0; top < 16; ++top) {
-                of_[above][top] = static_cast<uint8_t>(
-                    above == kMost ? kEscapeSymbol : above == 0 ? 0 : top >> (4 - above));
-            }
+        for (uint32_t place = 0; place < kPlaces; ++place) {
+            const uint32_t above = place < 8 * kMostBelow ? 0 : place / 8 - kMostBelow;
+            of_[place] = static_cast<uint8_t>(
+                above > 4 ? kEscapeSymbol : above == 0 ? 0 : (8 | place % 8) >> (4 - above));
         }
     }
 
-    uint32_t operator()(uint32_t size, uint32_t below, uint32_t top) const noexcept {
-        const uint32_t above = size > below ? size - below : 0;
-        return of_[above < kMost ? above : kMost][top];
-    }
+    uint32_t operator()(uint32_t place) const noexcept { return of_[place]; }
 
 private:
-    static constexpr uint32_t kMost = 5;  // of 16 and more
-    uint8_t of_[kMost + 1][16];
+    static constexpr uint32_t kPlaces = 8 * (kSizes + kMostBelow);
+    uint8_t of_[kPlaces];
 };
 
 constexpr SymbolOf kSymbolOf;
@@ -59,38 +59,57 @@ struct Counted {
     uint64_t low_bits = 0;  // below the symbols
 };
 
-// How many bits a word has below its symbol, low bytes included, by the base's exponent.
-class BelowOf {
+// What is to be added to the value of a word of the sample for its place in kSymbolOf, by the base's
+// exponent.
+class PlaceOf {
 public:
-    explicit BelowOf(DeltaScale scale) noexcept {
+    PlaceOf(DeltaScale scale, const DeltaSample& sample) noexcept {
         DeltaTables tables;
         set_scale(tables, scale);
-        for (uint32_t e = 0; e < 256; ++e) {
-            of_[e] = static_cast<uint8_t>(bits_below(e, tables) + 8u * tables.low_bytes);
+        for (uint32_t e = sample.first_exponent; e <= sample.last_exponent; ++e) {
+            of_[e] = static_cast<uint16_t>(
+                8 * (kMostBelow - bits_below(e, tables) - 8u * tables.low_bytes));
         }
     }
 
     uint32_t operator()(uint32_t exponent) const noexcept { return of_[exponent]; }
 
+    // The bits below the symbols of n words, given the sum of what is added.
+    static uint64_t low_bits(uint32_t n, uint64_t added) noexcept {
+        return (uint64_t{8 * kMostBelow} * n - added) / 8;
+    }
+
 private:
-    uint8_t of_[256];
+    uint16_t of_[256];
 };
 
 // Counts one of so many groups of the sample.
 Counted count_symbols(const DeltaSample& sample, const DeltaTables& tables,
                       uint32_t one_in) noexcept {
-    const BelowOf below_of(scale_of(tables));
+    const PlaceOf place_of(scale_of(tables), sample);
     uint32_t symbols[4][16] = {};  // so that no count waits for the one before it
     Counted counted;
+    uint64_t added = 0;
+    const auto count = [&](uint32_t i, uint32_t table) {
+        const uint32_t more = place_of(sample.exponents[i]);
+        ++symbols[table][kSymbolOf(sample.values[i] + more)];
+        added += more;
+    };
     for (uint32_t first = 0; first < sample.n; first += one_in * kGroupWords) {
         const uint32_t end = std::min(sample.n, first + kGroupWords);
-        for (uint32_t i = first; i < end; ++i) {
-            const uint32_t below = below_of(sample.exponents[i]);
-            ++symbols[i % 4][kSymbolOf(sample.sizes[i], below, sample.tops[i])];
-            counted.low_bits += below;
+        uint32_t i = first;
+        for (; i + 4 <= end; i += 4) {
+            count(i, 0);
+            count(i + 1, 1);
+            count(i + 2, 2);
+            count(i + 3, 3);
+        }
+        for (; i < end; ++i) {
+            count(i, 0);
         }
         counted.n += end - first;
     }
+    counted.low_bits = PlaceOf::low_bits(counted.n, added);
     for (uint32_t k = 0; k < 16; ++k) {
         counted.symbols[k] = symbols[0][k] + symbols[1][k] + symbols[2][k] + symbols[3][k];
     }
@@ -103,8 +122,8 @@ uint32_t middle_of(const DeltaSample& sample, bool exponents, uint32_t begin,
     uint32_t counts[256 + kSizes] = {};
     uint32_t n = 0;
     for (uint32_t i = begin; i < end; ++i) {
-        if (sample.sizes[i] != 0) {
-            ++counts[sample.sizes[i] + (exponents ? sample.exponents[i] : 0u)];
+        if (sample.values[i] != 0) {
+            ++counts[sample.values[i] / 8 + (exponents ? sample.exponents[i] : 0u)];
             ++n;
         }
     }
@@ -236,16 +255,19 @@ private:
     }
 
     void consider(DeltaScale scale) noexcept {
-        const BelowOf below_of(scale);
+        const PlaceOf place_of(scale, sample_);
         const uint32_t of_escape = 8 * (dtype_.container_bytes - uint32_t{scale.low_bytes});
         uint32_t bits_of[16];
         std::copy_n(bits_of_, 16, bits_of);
         bits_of[kEscapeSymbol] += of_escape;
+        uint64_t added = 0;
         uint64_t bits = 0;
         for (uint32_t i = begin_; i < end_; ++i) {
-            const uint32_t below = below_of(sample_.exponents[i]);
-            bits += bits_of[kSymbolOf(sample_.sizes[i], below, sample_.tops[i])] + below;
+            const uint32_t more = place_of(sample_.exponents[i]);
+            bits += bits_of[kSymbolOf(sample_.values[i] + more)];
+            added += more;
         }
+        bits += PlaceOf::low_bits(end_ - begin_, added);
         if (bits < best_bits_) {
             best_bits_ = bits;
             best_ = scale;
@@ -275,15 +297,21 @@ void code_sample(const DeltaSample& sample, const Dtype& dtype, const DeltaPlan&
     uint32_t i = 0;
     for (uint32_t s = 0; s < (has_scales ? plan.n_scales : 1u); ++s) {
         const DeltaScale scale = has_scales ? plan.scales[s] : scale_of(plan.tables);
-        const BelowOf below_of(scale);
-        const uint32_t of_escape = 8 * (dtype.container_bytes - uint32_t{scale.low_bytes});
+        const PlaceOf place_of(scale, sample);
+        const uint32_t begin = i;
+        uint64_t added = 0;
+        uint32_t n_escapes = 0;
         for (const uint32_t end = has_scales ? sample.ends[s] : sample.n; i < end; ++i) {
-            const uint32_t below = below_of(sample.exponents[i]);
-            const uint32_t symbol = kSymbolOf(sample.sizes[i], below, sample.tops[i]);
+            const uint32_t more = place_of(sample.exponents[i]);
+            const uint32_t symbol = kSymbolOf(sample.values[i] + more);
             coded.symbols[i] = static_cast<uint8_t>(symbol);
             ++coded.counts[symbol];
-            coded.other_bits += below + (symbol == kEscapeSymbol ? of_escape : 0);
+            added += more;
+            n_escapes += symbol == kEscapeSymbol ? 1 : 0;
         }
+        coded.other_bits += PlaceOf::low_bits(i - begin, added) +
+                            8 * uint64_t{n_escapes} *
+                                (dtype.container_bytes - uint32_t{scale.low_bytes});
     }
 }
 

@@ -61,15 +61,25 @@ template <class Word>
 void add_words(const uint8_t* words, const uint8_t* base, uint32_t n, const DeltaFormat& format,
                DeltaSample& sample) noexcept {
     using D = DeltaOf<Word>;
+    uint16_t* const values = sample.values + sample.n;
+    uint8_t* const exponents = sample.exponents + sample.n;
+    uint8_t least = sample.first_exponent;
+    uint8_t most = sample.last_exponent;
+    const DeltaFormat of = format;
     for (uint32_t i = 0; i < n; ++i) {
         const Word b = D::load(base, i);
-        const uint64_t z =
-            D::difference(D::load(words, i), b, format.shift, static_cast<Word>(format.flip));
+        const uint64_t z = D::difference(D::load(words, i), b, of.shift, static_cast<Word>(of.flip));
         const auto zeros = static_cast<uint32_t>(__builtin_clzll(z | 1));
-        sample.sizes[sample.n] = static_cast<uint8_t>(z == 0 ? 0 : 64 - zeros);
-        sample.tops[sample.n] = static_cast<uint8_t>(z << zeros >> 60);
-        sample.exponents[sample.n++] = exponent_of(b, format);
+        const uint64_t value = 8 * (63 - zeros) + (z << zeros >> 60);
+        values[i] = static_cast<uint16_t>(z == 0 ? 0 : value);
+        const uint8_t exponent = exponent_of(b, of);
+        exponents[i] = exponent;
+        least = std::min(least, exponent);
+        most = std::max(most, exponent);
     }
+    sample.n += n;
+    sample.first_exponent = least;
+    sample.last_exponent = most;
 }
 
 // Calls use(first, n) for groups of the sample.

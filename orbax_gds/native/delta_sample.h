@@ -6,15 +6,15 @@
 
 namespace ogds {
 
-// Words of the sample in their order: bits of z, its upper four from the first that is set on, and
-// exponent of the base.
+// Words of the sample in their order: how large z is, and the exponent of the base.
 struct DeltaSample {
     static constexpr uint32_t kMost = 2 * kMaxGroups * kGroupWords;
 
     uint32_t n = 0;
-    uint8_t sizes[kMost];
-    uint8_t tops[kMost];
+    uint16_t values[kMost];  // 8 times the bits of z, and its three below the first that is set
     uint8_t exponents[kMost];
+    uint8_t first_exponent = 255;  // of all
+    uint8_t last_exponent = 0;
     uint32_t n_scales = 0;
     uint32_t ends[DeltaPlan::kMostScales] = {};  // of the words that share a scale
 };
