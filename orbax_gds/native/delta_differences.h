@@ -78,14 +78,15 @@ public:
         : flip_(U::splat(static_cast<uint32_t>(format.flip))), one_(U::splat(1)),
           any_(V::splat(0)) {}
 
-    void set_words(const uint8_t* words, const uint8_t* base) noexcept {
-        words_ = words;
-        base_ = base;
-    }
-    const uint8_t* base() const noexcept { return base_; }
-
-    // What joins differences to a tile's words: a copy, since a store of words might be one of a
+    // What takes differences of a tile's words: a copy, since a store of words might be one of a
     // member that others can reach.
+    Differences of(const uint8_t* words, const uint8_t* base) const noexcept {
+        Differences of_tile = *this;
+        of_tile.words_ = words;
+        of_tile.base_ = base;
+        return of_tile;
+    }
+    // What joins differences to a tile's words.
     Differences into(uint8_t* words, const uint8_t* base) const noexcept {
         Differences joining = *this;
         joining.to_ = words;
@@ -217,15 +218,13 @@ public:
 
     explicit Differences(const DeltaFormat& format) noexcept : format_(format) {}
 
-    void set_words(const uint8_t* words, const uint8_t* base) noexcept {
-        base_ = base;
+    Differences& of(const uint8_t* words, const uint8_t* base) noexcept {
         for (uint32_t i = 0; i < kTile; ++i) {
             y_[i] = D::difference(words[i], base[i], format_.shift,
                                   static_cast<uint8_t>(format_.flip));
         }
+        return *this;
     }
-    const uint8_t* base() const noexcept { return base_; }
-
     Differences& into(uint8_t* words, const uint8_t* base) noexcept {
         to_ = words;
         base_ = base;

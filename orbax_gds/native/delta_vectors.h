@@ -39,8 +39,9 @@ OGDS_IN_REGISTERS void planes_of_bits(const typename V::T (&k)[4],
 // Ranks of a tile's words, of which n are there, and the planes of what is below their symbols; in
 // those a bit of a word that has none may be set. Returns the plane of the escapes.
 template <class V, class Word, uint32_t kLow>
-inline typename V::T rank_tile(const Differences<V, Word, kLow> differences,
-                               BitsBelow<V, Word>& bits_below, uint32_t n,
+inline typename V::T rank_tile(Differences<V, Word, kLow>& differences,
+                               BitsBelow<V, Word>& bits_below, const uint8_t* words,
+                               const uint8_t* base, uint32_t n,
                                BelowBatch<V>& batch, uint32_t tile, typename V::T& most_below,
                                const typename V::T& rank_of, const typename V::T (&flips)[4],
                                uint8_t* ranks_out, uint8_t* low) noexcept {
@@ -51,9 +52,10 @@ inline typename V::T rank_tile(const Differences<V, Word, kLow> differences,
     T rests[8];
     T ks[8];
     T most = none;
-    bits_below.each(differences.base(), n, [&](uint32_t q, T k) __attribute__((always_inline)) {
+    const auto& of_tile = differences.of(words, base);
+    bits_below.each(base, n, [&](uint32_t q, T k) __attribute__((always_inline)) {
         T y[2];
-        rests[q] = differences.split(q, y, low);
+        rests[q] = of_tile.split(q, y, low);
         ks[q] = k;
         most = V::max8(most, k);
         // 2 y 2^(15 - k) div 2^16; y of more than 15 bits are all escapes.
@@ -88,11 +90,26 @@ inline typename V::T rank_tile(const Differences<V, Word, kLow> differences,
     return escapes_of<V>(rank_planes, flips);
 }
 
+// Writes y of the words at those places.
+template <class Word, uint32_t kLow>
+inline void write_escapes(const uint8_t* words, const uint8_t* base, const EscapePlaces& places,
+                          const DeltaFormat& format, uint8_t* to) noexcept {
+    using D = DeltaOf<Word>;
+    constexpr uint32_t kBytes = sizeof(Word) - kLow;
+    const uint32_t n = places.n;  // a store could be one of what others hold
+    const auto flip = static_cast<Word>(format.flip);
+    const uint32_t shift = sizeof(Word) > 1 ? 0 : format.shift;
+    for (uint32_t i = 0; i < n; ++i, to += kBytes) {
+        const uint32_t at = places.at[i];
+        const Word z = D::difference(D::load(words, at), D::load(base, at), shift, flip);
+        store_bytes<kBytes>(to, D::above(z, kLow));
+    }
+}
+
 template <class V, class Bits, class Word, uint32_t kLow>
 uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
                      const DeltaFormat& format, const DeltaTables& tables, RankPlanes& ranks,
                      uint8_t* escapes, LowBits& below) noexcept {
-    using D = DeltaOf<Word>;
     constexpr uint32_t kTile = BelowBatch<V>::kTile;
     constexpr uint32_t kEscapeBytes = sizeof(Word) - kLow;
     BelowBatch<V> batch;
@@ -115,9 +132,9 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
             const uint8_t* tile = from + at * sizeof(Word);
             const uint8_t* tile_base = from_base + at * sizeof(Word);
             const uint32_t n_there = n_real - at < kTile ? n_real - at : kTile;
-            differences.set_words(tile, tile_base);
+            prefetch_words(tile, uint32_t{kTile * sizeof(Word)});
             const auto found = rank_tile<V, Word, kLow>(
-                differences, bits_below, n_there, batch, at / kTile, most_below,
+                differences, bits_below, tile, tile_base, n_there, batch, at / kTile, most_below,
                 rank_of, flips, ranks_out + (first + at) / 8,
                 below.low + size_t{first + at} * kLow);
             V::store_whole(batch.tile_of(batch.escapes, at / kTile), found);
@@ -125,13 +142,9 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
         }
         if (V::any(any_escape)) {
             find_places(batch.escapes, n_real, false, places);
-            for (uint32_t i = 0; i < places.n; ++i) {
-                const Word y = D::above(
-                    D::difference(D::load(from, places.at[i]), D::load(from_base, places.at[i]),
-                                  format.shift, static_cast<Word>(format.flip)),
-                    kLow);
-                store_bytes<kEscapeBytes>(escapes + size_t{kEscapeBytes} * n_escapes++, y);
-            }
+            write_escapes<Word, kLow>(from, from_base, places, format,
+                                      escapes + size_t{kEscapeBytes} * n_escapes);
+            n_escapes += places.n;
         }
         const uint32_t of_batch = most_of<V>(most_below);
         writer.append<Bits>(of_batch, batch, n / 64);
@@ -142,7 +155,6 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
         const uint32_t left = (m - i) / kTile * kTile;
         const uint32_t n = left < kBatchWords ? left : kBatchWords;
         const size_t at = i * sizeof(Word);
-        prefetch_words(words + at, static_cast<uint32_t>(n * sizeof(Word)));
         split_batch(words + at, base + at, i, n, n);
         i += n;
     }

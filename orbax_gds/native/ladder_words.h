@@ -189,8 +189,10 @@ inline uint32_t append_escape(const uint8_t* words, size_t i, uint8_t* escapes,
 // the end it does no harm.
 inline void prefetch_words(const uint8_t* words, uint32_t n_bytes) noexcept {
     constexpr uint32_t kAheadBytes = 2048;
+    const auto ahead = reinterpret_cast<uintptr_t>(words) + kAheadBytes;  // of no array
+#pragma GCC unroll 16
     for (uint32_t line = 0; line < n_bytes; line += 64) {
-        __builtin_prefetch(words + kAheadBytes + line);
+        __builtin_prefetch(reinterpret_cast<const void*>(ahead + line));
     }
 }
 
