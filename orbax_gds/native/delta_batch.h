@@ -4,6 +4,7 @@
 // Include only from files of one instruction set. Everything here is in an unnamed namespace.
 #pragma once
 
+#include "bit_group.h"
 #include "delta_differences.h"
 #include "ladder_words.h"
 
@@ -142,23 +143,16 @@ inline uint32_t largest_width(typename V::T any) noexcept {
     return 31 - static_cast<uint32_t>(__builtin_clz(all << 1 | 1));
 }
 
-// Appends bits to a plane whose first 8 bytes are 0. It is written 8 bytes at a time, and what has
-// no bits yet of the last 8 is 0: whether bits fill them is a matter of chance, no branch.
+// Where a plane ends whose first 8 bytes were 0.
 struct PlaneEnd {
-    __extension__ using Wide = unsigned __int128;
-
     uint8_t* to;
     uint32_t at = 0;
 
-    // The bits of those words of a group that are in `has`.
+    // Appends the bits of those words of a group that are in `has`.
     template <class Bits>
     OGDS_IN_REGISTERS void append(uint64_t bits, uint64_t has) noexcept {
-        // A product is the shift by which no bit is lost.
-        const Wide moved =
-            Wide{Bits::extract({bits, 0, 0, 0}, has).b0} * (uint64_t{1} << at % 64);
-        uint8_t* const last = to + (at / 8 & ~7u);
-        store_u64le(last, load_u64le(last) | static_cast<uint64_t>(moved));
-        store_u64le(last + 8, static_cast<uint64_t>(moved >> 64));
+        append_bits(Bits::extract({bits, 0, 0, 0}, has).b0, uint64_t{1} << at % 64,
+                    to + (at / 8 & ~7u));
         at += static_cast<uint32_t>(__builtin_popcountll(has));
     }
 };

@@ -60,49 +60,32 @@ inline Group raised(uint64_t written0, uint64_t written1, const Group& handed,
 
 constexpr size_t kPlaneBytes = sizeof(RankPlanes::bit[0]);
 
-// Appends bits to four planes at once. Between calls up to 7 bits of each plane wait for the rest
-// of their byte; a store of 8 bytes may write zeros past them, which the next store overwrites.
+// Appends bits to four planes at once, of which nothing is there.
 template <class Bits>
 class PlaneWriter {
 public:
     explicit PlaneWriter(RankPlanes& planes) noexcept
-        : start_(reinterpret_cast<uint8_t*>(&planes)) {}
+        : start_(reinterpret_cast<uint8_t*>(&planes)) {
+        for (auto& plane : planes.bit) {
+            plane[0] = 0;
+        }
+    }
 
     void append(const Group& v, uint64_t taken) noexcept {
         const Group bits = Bits::extract(v, taken);
-        const auto n = static_cast<uint32_t>(__builtin_popcountll(taken));
-        uint8_t* at = start_ + n_bits_ / 8;
-        const uint32_t fill = n_bits_ % 8;
-        n_bits_ += n;
-        const Group whole = {waiting_.b0 | bits.b0 << fill, waiting_.b1 | bits.b1 << fill,
-                             waiting_.b2 | bits.b2 << fill, waiting_.b3 | bits.b3 << fill};
-        store_u64le(at, whole.b0);
-        store_u64le(at + kPlaneBytes, whole.b1);
-        store_u64le(at + 2 * kPlaneBytes, whole.b2);
-        store_u64le(at + 3 * kPlaneBytes, whole.b3);
-        if (__builtin_expect(fill + n >= 64, 0)) {
-            waiting_ = {high(bits.b0, fill), high(bits.b1, fill), high(bits.b2, fill),
-                        high(bits.b3, fill)};
-            return;
-        }
-        const uint32_t done = (fill + n) & ~7u;
-        waiting_ = {whole.b0 >> done, whole.b1 >> done, whole.b2 >> done, whole.b3 >> done};
+        uint8_t* const last = start_ + (n_bits_ / 8 & ~7u);
+        const uint64_t power = uint64_t{1} << n_bits_ % 64;
+        append_bits(bits.b0, power, last);
+        append_bits(bits.b1, power, last + kPlaneBytes);
+        append_bits(bits.b2, power, last + 2 * kPlaneBytes);
+        append_bits(bits.b3, power, last + 3 * kPlaneBytes);
+        n_bits_ += static_cast<uint32_t>(__builtin_popcountll(taken));
     }
 
-    // Stores what waits; returns the number of values.
-    uint32_t finish() noexcept {
-        append({0, 0, 0, 0}, 0);
-        return n_bits_;
-    }
+    uint32_t n_values() const noexcept { return n_bits_; }
 
 private:
-    // What a shift to the left by `fill` (0 to 7) pushes out of 64 bits.
-    static uint64_t high(uint64_t bits, uint32_t fill) noexcept {
-        return (bits >> 1) >> (63 - fill);
-    }
-
     uint8_t* start_;
-    Group waiting_ = {0, 0, 0, 0};
     uint32_t n_bits_ = 0;
 };
 
@@ -173,7 +156,7 @@ uint32_t encode_narrow_level(const RankPlanes& values, uint32_t n, uint8_t* out,
         };
         encode_group<Bits, kWidth>(values, g, low_bits(n % 64), write, writer);
     }
-    return writer.finish();
+    return writer.n_values();
 }
 
 void encode_last_level(const RankPlanes& values, uint32_t n, uint8_t* out) noexcept {
