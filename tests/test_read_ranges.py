@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from orbax_gds.read_ranges import (
     CHAIN_BYTES,
+    CHAIN_DECODED_BYTES,
     DECODED_BYTES,
     MAX_GAP_BYTES,
     READ_BYTES,
@@ -40,8 +41,10 @@ def is_within(files: Files, decoded: np.ndarray, first: int, end: int) -> bool:
             n_bytes += ends[-1] - offsets[here[0]]
         if (offsets[here[1:]] - ends[:-1] > MAX_GAP_BYTES).any():
             return False
-    most = READ_BYTES if n_files < 2 else CHAIN_BYTES
-    return n_bytes <= most and decoded[first:end].sum() <= DECODED_BYTES
+    most, most_decoded = READ_BYTES, DECODED_BYTES
+    if n_files > 1:
+        most, most_decoded = CHAIN_BYTES, CHAIN_DECODED_BYTES
+    return n_bytes <= most and decoded[first:end].sum() <= most_decoded
 
 
 def lies_apart(files: Files, chunk: int) -> bool:
