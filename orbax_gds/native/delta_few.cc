@@ -7,14 +7,6 @@ namespace {
 
 constexpr uint32_t kAhead = 16;  // words whose lines are asked for before they are changed
 
-uint32_t rank_at(const RankPlanes& ranks, uint32_t i) noexcept {
-    uint32_t rank = 0;
-    for (uint32_t b = 0; b < 4; ++b) {
-        rank |= static_cast<uint32_t>((ranks.bit[b][i / 64] >> (i % 64)) & 1) << b;
-    }
-    return rank;
-}
-
 // Where changed words lie in a chunk.
 class ChangedPlaces {
 public:

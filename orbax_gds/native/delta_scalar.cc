@@ -15,14 +15,6 @@ void put_rank(RankPlanes& planes, uint32_t i, uint32_t rank) noexcept {
     }
 }
 
-uint32_t rank_at(const RankPlanes& planes, uint32_t i) noexcept {
-    uint32_t rank = 0;
-    for (uint32_t b = 0; b < 4; ++b) {
-        rank |= static_cast<uint32_t>((planes.bit[b][i / 64] >> (i % 64)) & 1) << b;
-    }
-    return rank;
-}
-
 void put_bit(LowBits& below, uint32_t plane, uint64_t bit) noexcept {
     const uint32_t i = below.n_bits[plane]++;
     uint8_t& byte = below.of[plane][i / 8];

@@ -25,6 +25,15 @@ struct RankPlanes {
     uint64_t bit[4][kWords];
 };
 
+// The rank of one value, for loops that look at few.
+inline uint32_t rank_at(const RankPlanes& ranks, uint32_t i) noexcept {
+    uint32_t rank = 0;
+    for (uint32_t b = 0; b < 4; ++b) {
+        rank |= static_cast<uint32_t>((ranks.bit[b][i / 64] >> (i % 64)) & 1) << b;
+    }
+    return rank;
+}
+
 // What the ladder header says, in the forms the loops want.
 struct LadderTables {
     uint16_t emax;

@@ -163,13 +163,19 @@ void derive(LadderTables& tables) noexcept {
 }
 
 // Ranks and levels for the symbols; returns the bits of levels and escapes.
-uint64_t choose_levels(const SymbolCounts& symbols, Split split, uint32_t max_levels,
-                       LadderTables& tables) noexcept {
+uint64_t choose_levels(const SymbolCounts& symbols, uint32_t bytes_of_escape, LadderTables& tables,
+                       uint32_t max_levels = kMaxLevels, bool is_first_free = false) noexcept {
     uint32_t count_of_rank[16] = {};
     rank_symbols(symbols, tables, count_of_rank);
     derive(tables);
-    return choose_widths(count_of_rank, max_levels, tables) +
-           uint64_t{8} * escape_bytes(split) * symbols.of[kEscapeSymbol];
+    return choose_widths(count_of_rank, max_levels, tables, is_first_free) +
+           uint64_t{8} * bytes_of_escape * symbols.of[kEscapeSymbol];
+}
+
+SymbolCounts counts_of(const uint32_t (&symbols)[16]) noexcept {
+    SymbolCounts counts;
+    std::copy_n(symbols, 16, counts.of);
+    return counts;
 }
 
 }  // namespace
@@ -192,7 +198,8 @@ void sample_exponents(const uint8_t* words, const uint8_t* map, uint32_t n_words
 uint64_t choose_tables(const ExponentCounts& counts, LadderTables& tables,
                        uint32_t max_levels) noexcept {
     tables.emax = choose_emax(counts);
-    return choose_levels(count_symbols(counts, tables.emax), counts.split, max_levels, tables);
+    return choose_levels(count_symbols(counts, tables.emax), escape_bytes(counts.split), tables,
+                         max_levels);
 }
 
 uint64_t choose_modelled_tables(const ExponentCounts& counts, uint32_t n_zeros,
@@ -215,29 +222,17 @@ uint64_t choose_modelled_tables(const ExponentCounts& counts, uint32_t n_zeros,
     SymbolCounts symbols = count_symbols(counts, emax);
     symbols.of[kZeroSymbol] = n_zeros;
     symbols.of[kEscapeSymbol] = counts.total - best - n_zeros;
-    return choose_levels(symbols, counts.split, kMaxLevels, tables);
+    return choose_levels(symbols, escape_bytes(counts.split), tables);
 }
 
 uint64_t choose_symbol_levels(const uint32_t (&symbols)[16], uint32_t bytes_of_escape,
                               LadderTables& tables) noexcept {
-    uint32_t count_of_rank[16] = {};
-    SymbolCounts counts;
-    std::copy_n(symbols, 16, counts.of);
-    rank_symbols(counts, tables, count_of_rank);
-    derive(tables);
-    return choose_widths(count_of_rank, kMaxLevels, tables) +
-           uint64_t{8} * bytes_of_escape * symbols[kEscapeSymbol];
+    return choose_levels(counts_of(symbols), bytes_of_escape, tables);
 }
 
 uint64_t choose_levels_after(const uint32_t (&symbols)[16], uint32_t bytes_of_escape,
                              LadderTables& tables) noexcept {
-    uint32_t count_of_rank[16] = {};
-    SymbolCounts counts;
-    std::copy_n(symbols, 16, counts.of);
-    rank_symbols(counts, tables, count_of_rank);
-    derive(tables);
-    return choose_widths(count_of_rank, kMaxLevels, tables, true) +
-           uint64_t{8} * bytes_of_escape * symbols[kEscapeSymbol];
+    return choose_levels(counts_of(symbols), bytes_of_escape, tables, kMaxLevels, true);
 }
 
 void write_ladder_header(const LadderTables& tables, uint8_t* out) noexcept {
