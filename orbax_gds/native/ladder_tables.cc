@@ -12,7 +12,11 @@ namespace {
 // Four tables, so that equal neighbours do not wait for each other's increment.
 class Histogram {
 public:
-    explicit Histogram(const Dtype& dtype) noexcept : dtype_(dtype) {}
+    explicit Histogram(const Dtype& dtype) noexcept : dtype_(dtype) {
+        for (auto& counts : counts_) {
+            std::fill_n(counts, max_exponent(dtype.split) + 1, 0);
+        }
+    }
 
     void add(const uint8_t* words, uint32_t first, uint32_t n) noexcept {
         words += size_t{first} * dtype_.container_bytes;
@@ -45,7 +49,7 @@ private:
     }
 
     const Dtype& dtype_;
-    uint32_t counts_[4][kMaxExponents] = {};
+    uint32_t counts_[4][kMaxExponents];  // up to the largest of the split
 };
 
 // The largest exponent of the 15 consecutive ones that hold the most words. Windows wrap around
