@@ -59,8 +59,8 @@ struct Counted {
     uint64_t low_bits = 0;  // below the symbols
 };
 
-// What is to be added to the value of a word of the sample for its place in kSymbolOf, by the base's
-// exponent.
+// What is to be added to the value of a word of the sample for its place in kSymbolOf, by the
+// exponent of the base.
 class PlaceOf {
 public:
     PlaceOf(DeltaScale scale, const DeltaSample& sample) noexcept {

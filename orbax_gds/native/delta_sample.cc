@@ -68,7 +68,8 @@ void add_words(const uint8_t* words, const uint8_t* base, uint32_t n, const Delt
     const DeltaFormat of = format;
     for (uint32_t i = 0; i < n; ++i) {
         const Word b = D::load(base, i);
-        const uint64_t z = D::difference(D::load(words, i), b, of.shift, static_cast<Word>(of.flip));
+        const uint64_t z =
+            D::difference(D::load(words, i), b, of.shift, static_cast<Word>(of.flip));
         const auto zeros = static_cast<uint32_t>(__builtin_clzll(z | 1));
         const uint64_t value = 8 * (63 - zeros) + (z << zeros >> 60);
         values[i] = static_cast<uint16_t>(z == 0 ? 0 : value);
