@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import numpy as np
 import pytest
 
+from orbax_gds import _native
 from orbax_gds.drivers import open_driver, posix, read_together
 from orbax_gds.drivers.memory import MemoryDriver
 from orbax_gds.drivers.posix import PosixDriver
@@ -312,6 +314,28 @@ def test_files_read_together_have_what_they_have_by_themselves(tmp_path):
             read_together([(files[0], 0, aligned_empty(1)), beyond, (files[1], 0, behind)])
         assert not behind.any()
         file.close()
+
+
+def test_wrong_reads_are_refused_and_impossible_ones_left(tmp_path):
+    (tmp_path / "f").write_bytes(bytes(100))
+    out = bytearray(10)
+    with (tmp_path / "f").open("rb") as file:
+        number = file.fileno()
+        wrong: list[Any] = [
+            (number, 0),
+            (1 << 40, 0, out),
+            (number, -1, out),
+            (number, 1 << 64, out),
+        ]
+        wrong += [("0", 0, out), {0: number, 1: 0, 2: out}, (number, 0, bytes(10)), 3]
+        for read in wrong:
+            with pytest.raises((ValueError, TypeError)):
+                _native.read_files([(number, 0, out), read])
+        for descriptor, at in ((number, 95), (number, 1 << 63), (-1, 0)):
+            assert (
+                _native.read_files([(number, 0, out), (descriptor, at, out), (number, 0, out)]) == 1
+            )
+    out.append(0)  # nobody holds it any more
 
 
 def test_fault_counts_operations_and_strikes_the_chosen_one():

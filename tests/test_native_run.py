@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -339,3 +340,10 @@ def test_other_wrong_arguments_are_refused() -> None:
         _native.decode_run(frames, records, run.chunks, read_only, segments)
     with pytest.raises(ValueError, match="check_only keeps no words, but there are 5 segments"):
         _native.decode_run(frames, records, run.chunks, run.buffers, segments, check_only=True)
+    links: list[Any] = [(frames,), (frames, records, -1), (frames, records, "0")]
+    links += [(frames, records, 1 << 64), (frames, records, 0, 0), {0: 0, 1: 1, 2: 2}, 3]
+    for link in links:
+        with pytest.raises(
+            (ValueError, TypeError), match=r"bases holds frames, rec|no.* seq|no len"
+        ):
+            _native.decode_run(frames, records, run.chunks, run.buffers, segments, bases=[link])

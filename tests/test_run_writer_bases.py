@@ -345,9 +345,11 @@ def test_wrong_links_are_wrong_arguments(tmp_path) -> None:
         descriptor, rows = links[0]
         with pytest.raises(ValueError, match="records has 2 rows, but there are 3 chunks"):
             chain.writer(words, np.zeros(3, stripe.RECORD), [(descriptor, rows[:2])])  # cut by run
-        for link in ((descriptor,), ("0", rows), (None, rows)):
+        refusals = [((descriptor,), ValueError), (("0", rows), ValueError)]
+        refusals += [((None, rows), ValueError), ({0: descriptor, 1: rows}, TypeError)]
+        for link, kind in refusals:
             run: Any = (*next(chain.arguments(words, chain.steps[0].records, ()))[:4], [link], None)
-            with pytest.raises(ValueError, match="descriptor of a file and records"):
+            with pytest.raises(kind, match=r"descriptor of a file and records|no.* sequence"):
                 _native.RunWriter([run], offset=0, codec="auto", align_bytes=64)
         run = (*next(chain.arguments(words, chain.steps[0].records, links))[:5], bytes(2))
         with pytest.raises(ValueError, match="only_if_alike has 2 bytes, but there are 3 chunks"):

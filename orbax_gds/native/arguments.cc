@@ -234,8 +234,8 @@ BaseArguments::BaseArguments(nb::sequence bases, size_t n_chunks) {
     for (nb::handle link : bases) {
         const size_t n = nb::len(link);
         uint64_t start = 0;
-        if (n < 2 || n > 3 || (n == 3 && !nb::try_cast<uint64_t>(link[2], start))) {
-            refuse("bases holds frames and records, and at most what their offsets count from.");
+        if (n < 2 || n > 3 || (n == 3 && !read_integer(link, 2, start))) {
+            refuse("bases holds frames, records and, if that is not 0, the offset of the frames.");
         }
         const Buffer& frames = held_.emplace_back(link[0], "frames of a base",
                                                   Buffer::Access::kRead);

@@ -28,6 +28,14 @@ template <class... Parts>
     throw nanobind::value_error(text.c_str());
 }
 
+// Whether an item of a sequence is an integer that fits, which is then read. It is taken out before
+// the cast, which may not throw: an object that cannot be indexed so would end the process.
+template <class Integer>
+bool read_integer(nanobind::handle items, size_t at, Integer& integer) {
+    const nanobind::object item = items[at];
+    return nanobind::try_cast<Integer>(item, integer);
+}
+
 // A contiguous buffer export, held for as long as this object lives. It stays where it was made:
 // an exporter may point into the Py_buffer that it filled.
 class Buffer {

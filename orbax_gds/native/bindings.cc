@@ -169,8 +169,8 @@ size_t py_read_files(nb::sequence reads) {
     std::deque<Buffer> outs;
     for (nb::handle each : reads) {
         Read read{};
-        if (nb::len(each) != 3 || !nb::try_cast<int>(each[0], read.descriptor) ||
-            !nb::try_cast<uint64_t>(each[1], read.offset)) {
+        if (nb::len(each) != 3 || !read_integer(each, 0, read.descriptor) ||
+            !read_integer(each, 1, read.offset)) {
             refuse("reads holds descriptors, offsets and buffers.");
         }
         places.push_back(read);

@@ -91,7 +91,7 @@ public:
         run_.require_apart_from(records_, "records");
         for (nb::handle each : links) {
             int descriptor = -1;
-            if (nb::len(each) != 2 || !nb::try_cast<int>(each[0], descriptor)) {
+            if (nb::len(each) != 2 || !read_integer(each, 0, descriptor)) {
                 refuse("A link is the descriptor of a file and records.");
             }
             const Buffer& rows = base_records_.emplace_back(each[1], "records of a base",
