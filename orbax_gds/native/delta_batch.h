@@ -131,18 +131,6 @@ inline uint32_t most_of(typename V::T v) noexcept {
     return most;
 }
 
-// The bit width of the largest byte, given the OR of all.
-template <class V>
-inline uint32_t largest_width(typename V::T any) noexcept {
-    uint8_t bytes[V::kBytes];
-    V::store_whole(bytes, any);
-    uint32_t all = 0;
-    for (const uint8_t byte : bytes) {
-        all |= byte;
-    }
-    return 31 - static_cast<uint32_t>(__builtin_clz(all << 1 | 1));
-}
-
 // Where a plane ends whose first 8 bytes were 0.
 struct PlaneEnd {
     uint8_t* to;

@@ -19,8 +19,6 @@ namespace {
 alignas(16) constexpr uint8_t kScales[16] = {1, 2, 4, 8, 16, 32, 64, 128};
 alignas(16) constexpr uint8_t kInverseScales[16] = {128, 64, 32, 16, 8, 4, 2, 1};
 
-// --- encoding ------------------------------------------------------------------------------------
-
 // Which words have more than j bits, of planes of their number of bits.
 template <class V>
 OGDS_IN_REGISTERS void planes_of_bits(const typename V::T (&k)[4],
@@ -35,6 +33,8 @@ OGDS_IN_REGISTERS void planes_of_bits(const typename V::T (&k)[4],
     has[5] = V::and_(k[1], k[2]);
     has[6] = V::and_(both, k[2]);
 }
+
+// --- encoding ------------------------------------------------------------------------------------
 
 // Ranks of a tile's words, of which n are there, and the planes of what is below their symbols; in
 // those a bit of a word that has none may be set. Returns the plane of the escapes.
@@ -176,32 +176,27 @@ uint32_t split_delta(const uint8_t* words, const uint8_t* base, uint32_t m,
 
 // --- decoding ------------------------------------------------------------------------------------
 
-// Which words of a tile have a bit in which plane; returns the OR of 2^k by the parts.
+// Which words of a tile have a bit in which plane; returns the most bits of the parts.
 template <class V, class Word>
 inline typename V::T place_tile(BitsBelow<V, Word>& bits_below, const uint8_t* base, uint32_t n,
                                 BelowBatch<V>& batch, uint32_t tile) noexcept {
     using T = typename V::T;
     const T scales = V::table(kScales);
-    T bits[8];
-    T any = V::splat(0);
+    T ks[8];
+    T most = V::splat(0);
     bits_below.each(base, n, [&](uint32_t q, T k) __attribute__((always_inline)) {
-        const T scale = V::lookup(scales, k);
-        V::store_whole(batch.scales + tile * batch.kTile + V::kBytes * q, scale);
-        any = V::or_(any, scale);
-        bits[q] = k;
+        V::store_whole(batch.scales + tile * batch.kTile + V::kBytes * q, V::lookup(scales, k));
+        most = V::max8(most, k);
+        ks[q] = k;
     });
-    T k[4];
-    to_planes4<V>(bits, k);
-    const T any_low = V::or_(k[0], k[1]);
-    const T all_low = V::and_(k[0], k[1]);
-    const T has[kMaxLowPlanes] = {V::or_(any_low, k[2]), V::or_(k[1], k[2]),
-                                  V::or_(all_low, k[2]), k[2],
-                                  V::and_(any_low, k[2]), V::and_(k[1], k[2]),
-                                  V::and_(all_low, k[2])};
+    T k_planes[4];
+    T has[kMaxLowPlanes];
+    to_planes4<V>(ks, k_planes);
+    planes_of_bits<V>(k_planes, has);
     for (uint32_t plane = 0; plane < kMaxLowPlanes; ++plane) {
         V::store_whole(batch.tile_of(batch.has[plane], tile), has[plane]);
     }
-    return any;
+    return most;
 }
 
 // The words of a batch that are escapes, found before its base is overwritten.
@@ -315,13 +310,13 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
                                  uint32_t n, uint32_t n_real, uint8_t* to) {
         // Without exponents a full batch is as the first.
         if (tables.exponents || first == 0 || n_real < n) {
-            T any_below = V::splat(0);
+            T most_below = V::splat(0);
             for (uint32_t at = 0; at < n; at += kTile) {
                 const uint32_t n_there = n_real - at < kTile ? n_real - at : kTile;
-                any_below = V::or_(any_below, place_tile(bits_below, from + at * sizeof(Word),
-                                                         n_there, batch, at / kTile));
+                most_below = V::max8(most_below, place_tile(bits_below, from + at * sizeof(Word),
+                                                            n_there, batch, at / kTile));
             }
-            of_batch = largest_width<V>(any_below) - 1;
+            of_batch = most_of<V>(most_below);
         }
         if (of_batch > below.n) {
             return false;
