@@ -214,15 +214,15 @@ def _writers(read: _Read, root: FilePath, item: str) -> dict[str, str]:
     """Return by uuid which step under a root wrote a stripe of the item of a name."""
     return {
         spec.uuid: step.name
-        for step in _children(root)
-        if TEMPORARY not in step.name and (named := read(step / item)) is not None
+        for step in _beside(root)
+        if (named := read(step / item)) is not None
         for spec in named.own
     }
 
 
 def _held(read: _Read, root: FilePath, item: str) -> frozenset[str]:
     """Return the uuids of the stripes that the steps under a root have, in the item of a name."""
-    named = (read(step / item) for step in _children(root) if TEMPORARY not in step.name)
+    named = (read(step / item) for step in _beside(root))
     return frozenset(
         uuid
         for each in named
@@ -235,6 +235,13 @@ def _held(read: _Read, root: FilePath, item: str) -> frozenset[str]:
 def _bases(directory: FilePath) -> list[FilePath]:
     base = directory / BASE_NAME
     return _children(base) if base.is_dir() else []
+
+
+def _beside(root: FilePath) -> list[FilePath]:
+    """Return the steps under what may be a root; none if it may not be looked into."""
+    with contextlib.suppress(PermissionError):  # it may lie above the place that is listed
+        return [step for step in _children(root) if TEMPORARY not in step.name]
+    return []
 
 
 def _children(directory: FilePath) -> list[FilePath]:

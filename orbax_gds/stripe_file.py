@@ -8,7 +8,7 @@ import numpy as np
 
 from orbax_gds import stripe as stripes
 from orbax_gds.drivers import Driver, File
-from orbax_gds.errors import Corrupt, Truncated
+from orbax_gds.errors import Corrupt, IoError, Truncated
 from orbax_gds.manifest import StripeSpec, crc_text
 
 _END_BYTES = 32 << 10  # chosen: of layout and index, those of a thousand chunks
@@ -66,9 +66,15 @@ class _Blocks:
 
     def __init__(self, file: File, n_bytes: int) -> None:
         self._file = file
-        self._head = stripes.read_block(file, 0, min(n_bytes, _END_BYTES))
+        self._head = self._end(0, min(n_bytes, _END_BYTES))
         self._tail_at = max(len(self._head), n_bytes - _END_BYTES)
-        self._tail = stripes.read_block(file, self._tail_at, n_bytes - self._tail_at)
+        self._tail = self._end(self._tail_at, n_bytes - self._tail_at)
+
+    def _end(self, offset: int, n_bytes: int) -> bytes:
+        try:
+            return stripes.read_block(self._file, offset, n_bytes)
+        except IoError:  # of a frame, perhaps: the others can be read without it
+            return b""
 
     def read(self, offset: int, n_bytes: int) -> bytes:
         for at, block in ((0, self._head), (self._tail_at, self._tail)):

@@ -210,14 +210,15 @@ class _ItemCheck:
     def _check_base(self, spec: StripeSpec, closing: contextlib.ExitStack) -> None:
         """Check a stripe of an earlier step, but for frames: those that are needed are decoded."""
         assert self.manifest.base is not None
-        path = self.directory / spec.file
+        path, n_before = self.directory / spec.file, len(self.problems)
         with self._noting(spec.file, path):
             if spec.uuid not in self.bases_there:
                 raise missing_stripe(self.directory, spec.uuid, self.manifest.base.linked)
             path = self.bases_there[spec.uuid]
             if not self.sound.has(path, spec):
                 self._check_all_but_frames(path, spec)
-        with contextlib.suppress(OgdsError):  # what is wrong was noted
+        is_noted = len(self.problems) > n_before  # what is wrong, which opening it says, too
+        with contextlib.suppress(OgdsError) if is_noted else self._noting(spec.file, path):
             opened = open_stripe(self.driver, path, spec)
             closing.callback(opened.file.close)
             self.bases[spec.uuid] = opened

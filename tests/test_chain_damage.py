@@ -1,5 +1,6 @@
 """Whatever is changed in a stripe that an item follows from is found, and named by its file."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,10 +10,11 @@ from delta_items import drifting, follow, steps_of
 from trees import assert_same
 
 import orbax_gds as ogds
-from orbax_gds import frame_check, read_ranges
+from orbax_gds import frame_check, read_ranges, verifying
 from orbax_gds import stripe as stripes
 from orbax_gds.commit import read_manifest
-from orbax_gds.errors import NotFound, OgdsError, Truncated
+from orbax_gds.drivers import posix
+from orbax_gds.errors import IoError, NotFound, OgdsError, Truncated
 from orbax_gds.item import Item
 
 pytestmark = pytest.mark.slow
@@ -192,6 +194,39 @@ def test_frames_are_checked_also_where_their_base_is_missing(last):
     found = [problem.chunk for problem in ogds.verify(last) if problem.offset is not None]
     assert found == [0, 1]
     assert n_chunks > 2
+
+
+def test_a_base_that_cannot_be_opened_is_a_problem(last, monkeypatch):
+    (file, path), *_ = base_paths(last).items()
+    right = verifying.open_stripe
+
+    def open_stripe(driver, place, spec):
+        if place == path:
+            raise IoError(5, "Input/output error", str(place))
+        return right(driver, place, spec)
+
+    monkeypatch.setattr(verifying, "open_stripe", open_stripe)
+    why, which = ogds.verify(last)
+    assert (why.file, why.what) == (file, "Input/output error")
+    assert "follow from an earlier step that cannot be read" in which.what
+
+
+def test_a_frame_that_a_device_cannot_read_leaves_the_others(last, monkeypatch):
+    with Item(last) as opened:
+        bad = [int(each.records["offset"][1]) + 9 for each in opened.stripes[0].chain]
+        inode = [link.path.stat().st_ino for link in opened.stripes[0].chain]
+    read = posix._preadv
+
+    def preadv(descriptor, view, offset):
+        own = os.fstat(descriptor).st_ino
+        for each, at in zip(inode, bad, strict=True):
+            if own == each and offset <= at < offset + len(view):
+                raise OSError(5, "Input/output error")
+        return read(descriptor, view, offset)
+
+    monkeypatch.setattr(posix, "_preadv", preadv)
+    with Item(last, options=ogds.Options(driver="buffered")) as opened:
+        assert len(opened.stripes[0].chain) == N_STEPS - 1
 
 
 def test_progress_counts_the_bytes_of_bases(last):

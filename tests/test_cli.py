@@ -106,6 +106,15 @@ def test_ls_tells_deltas_their_bases_and_what_steps_share(tmp_path, linked, monk
     shutil.rmtree(tmp_path / "1")
     (step,) = json.loads(run("ls", tmp_path / "2", "--json").stdout)["items"]
     assert (step["base"], step["state"]) == (uuid, "published" if linked else "broken")
+    list_children = Path.iterdir
+
+    def refuse(directory):
+        if directory == tmp_path:
+            raise PermissionError(13, "Permission denied", str(directory))
+        return list_children(directory)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert json.loads(run("ls", tmp_path / "2", "--json").stdout)["items"] == [step]
 
 
 def test_ls_of_an_item_lists_its_leaves_on_one_line_each(root):
