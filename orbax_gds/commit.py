@@ -53,7 +53,8 @@ def io_context(path: FilePath, doing: str) -> Iterator[None]:
     except OSError as err:
         if isinstance(err, OgdsError):
             raise
-        raise IoError(err.errno, f"Cannot {doing} {path}: {err.strerror}", str(path)) from err
+        what = f"Cannot {doing} {path}: {err.strerror or err}"
+        raise IoError(err.errno, what, str(path)) from err
 
 
 def sync_directory(path: FilePath) -> None:

@@ -4,7 +4,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -16,7 +16,7 @@ import tensorstore as ts
 
 from orbax_gds.commit import io_context
 from orbax_gds.dtypes import Dtype
-from orbax_gds.errors import Exists, Unsupported
+from orbax_gds.errors import Exists, IoError, Unsupported
 from orbax_gds.exchange import named_alike, refuse
 from orbax_gds.final_names import TEMPORARY
 from orbax_gds.item import Item
@@ -68,12 +68,22 @@ def to_orbax(item: Item, path: FilePath) -> None:
         # Orbax leaves its own temporary directory where it fails. It looks for this mark on ours.
         ours = path.with_name(f"{path.name}{TEMPORARY}-{uuid.uuid4().hex}")
         with io_context(path, "write"), new_directory(ours):
-            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-                checkpointer.save(ours / path.name, args=save)
+            _save(ours / path.name, save, path)
             if os.path.lexists(path):  # by now
                 raise Exists(f"{path} exists already. Give another place, or delete it.")
             os.rename(ours / path.name, path)
-        ours.rmdir()
+        with suppress(OSError):  # what was asked for is there
+            ours.rmdir()
+
+
+def _save(place: FilePath, save: ocp.args.PyTreeSave, path: FilePath) -> None:
+    """Let Orbax save in a place from which it is moved to a path."""
+    try:
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            checkpointer.save(place, args=save)
+    except (ValueError, RuntimeError) as err:  # so TensorStore says what the system refused
+        remedy = "Check the space and permissions there, or write elsewhere."
+        raise IoError(f"Cannot write {path}: Orbax says: {err}. {remedy}") from err
 
 
 def from_orbax(path: FilePath, directory: FilePath, *, options: Options | None = None) -> None:

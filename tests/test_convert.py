@@ -311,16 +311,24 @@ def test_a_conversion_that_fails_leaves_nothing(tmp_path, kind, byte):
     assert os.listdir(tmp_path) == ["step"]
 
 
-def test_a_failure_of_orbax_leaves_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError("it failed"), "it failed"),
+        (ValueError("OUT_OF_RANGE: File too large"), "Orbax says: OUT_OF_RANGE: File too large"),
+    ],
+)
+def test_a_failure_of_orbax_leaves_nothing(tmp_path, monkeypatch, error, text):
     def fail(handler, directory):
         assert os.listdir(directory)
-        raise OSError(28, "No space left on device")
+        raise error
 
     ogds.save(tmp_path / "item", {"w": np.ones(9)})
     monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "finalize", fail)
     done = run("convert", tmp_path / "item", tmp_path / "new" / "out", "--to", "orbax")
     assert done.exit_code == 2
-    assert f"Cannot write {tmp_path / 'new' / 'out'}: No space left on device" in done.stderr
+    assert f"Cannot write {tmp_path / 'new' / 'out'}: {text}" in done.stderr
     assert os.listdir(tmp_path) == ["item"]
 
 
