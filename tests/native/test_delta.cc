@@ -1,8 +1,9 @@
-// Delta: words come back from their base and the frame on every kernel, in the base's place, too, and
-// what the format does not allow is refused.
+// Delta: words come back from their base and the frame on every kernel, in the base's place, too,
+// and what the format does not allow is refused.
 #include <cstdlib>
 #include <memory>
 
+#include "bytes.h"
 #include "delta.h"
 #include "delta_plan.h"
 #include "laws.h"
@@ -47,7 +48,8 @@ void every_frame_comes_back() {
 
 void long_chunks_come_back() {
     for (const uint8_t dtype : {uint8_t{2}, uint8_t{9}, uint8_t{16}, uint8_t{18}, uint8_t{20}}) {
-        for (const uint32_t n_words : {kSubBlockWords, kSubBlockWords + 1, 2 * kSubBlockWords + 700}) {
+        for (const uint32_t n_words :
+             {kSubBlockWords, kSubBlockWords + 1, 2 * kSubBlockWords + 700}) {
             for (uint64_t seed = 0; seed < 2; ++seed) {
                 const Bytes words = make_changed(dtype, n_words, seed);
                 comes_back_from_base(words, dtype, kForced);
@@ -76,12 +78,49 @@ void far_words_cost_no_more() {
     }
 }
 
+// A plane that few words have bits in, but all words of some groups, from a bit on that begins no
+// byte: more bits than eight bytes have from there.
+void few_words_with_bits_may_be_neighbours() {
+    constexpr uint32_t kWords = 4000;
+    constexpr uint32_t kFirst = 1003;
+    constexpr uint32_t kNear = 200;
+    Random random(7);
+    Bytes base(2 * kWords);
+    Bytes words(2 * kWords);
+    for (uint32_t i = 0; i < kWords; ++i) {
+        const bool is_near = i - kFirst < kNear;
+        const uint32_t before = (is_near ? 126u : 130u) << 7 | 64u;
+        store_u16le(base.data() + 2 * i, static_cast<uint16_t>(before));
+        store_u16le(words.data() + 2 * i,
+                    static_cast<uint16_t>(before + random.below(is_near ? 60 : 4)));
+    }
+    const Base of = {base.data(), kBaseCrc};
+    for (const std::string& isa : isas()) {
+        CHECK(use_kernels(isa.c_str()), isa);
+        Bytes frame(max_forced_frame_bytes(kWords, dtype_of(16)));
+        FrameHeader header;
+        CHECK(encode_frame(words, {0, kWords, 16, 0}, kForced, frame, workspace(), header, of) ==
+              Status::kOk);
+        frame.resize(header.frame_bytes);
+        PayloadReader in({frame.begin() + kFrameHeaderBytes + kBaseCrcBytes, frame.end()});
+        DeltaPlan plan;
+        DeltaHead head;
+        CHECK(read_delta_header(in, dtype_of(16), plan) == Status::kOk);
+        CHECK(read_delta_head(in, kWords, dtype_of(16), plan.tables, head) == Status::kOk);
+        CHECK(head.n_planes > 0 && head.plane_bits[0] == kNear, head.n_planes);
+        Bytes out(words.size());
+        CHECK(decode_frame(frame, header, out, workspace(), of) == Status::kOk, isa);
+        CHECK(out == words, isa);
+    }
+}
+
 // However long a chunk is, what it is coded with is chosen by words from all of it.
 void plans_look_at_all_of_a_chunk() {
     constexpr uint32_t kLeastGroups = 64;
     const Dtype& dtype = dtype_of(16);
     for (uint32_t n_words = 1u << 10; n_words <= 1u << 25; n_words *= 2) {
-        const std::unique_ptr<void, decltype(&std::free)> zeros(std::calloc(n_words, 2), &std::free);
+        const std::unique_ptr<void, decltype(&std::free)> zeros(std::calloc(n_words, 2),
+                                                                &std::free);
         const auto* const words = static_cast<const uint8_t*>(zeros.get());
         const ChunkWords chunk = {words, nullptr, n_words, n_words, 0, words};
         DeltaPlan plan;
@@ -112,6 +151,40 @@ void malformed_frames_are_refused() {
     is_refused(bytes, header + 14, 1, Status::kDeltaHeader);
 }
 
+// Of ranks that say more escapes than there are none is read behind the last, whichever batch of
+// words they are in: here behind them the memory ends.
+void more_escapes_than_there_are_are_refused() {
+    constexpr uint32_t kWords = 5000;
+    constexpr uint32_t kFewer = 2100;
+    const Dtype& dtype = dtype_of(4);
+    const Bytes words = make_words(4, kWords, Look::kRandom, 5);
+    const Bytes base = make_words(4, kWords, Look::kRandom, 6);
+    DeltaPlan plan;
+    const ChunkWords chunk = {words.data(), nullptr, kWords, kWords, 0, base.data()};
+    plan_delta(chunk, dtype, plan);
+    set_scale(plan.tables, {});  // far words have nothing but escapes
+    Bytes payload(6 * kWords);
+    PayloadWriter out(payload);
+    CHECK(encode_delta(chunk, base.data(), dtype, plan, out, workspace()) == Status::kOk);
+    payload.resize(out.size());
+    PayloadReader in(payload);
+    DeltaHead head;
+    CHECK(read_delta_header(in, dtype, plan) == Status::kOk);
+    const size_t counts = in.taken();
+    CHECK(read_delta_head(in, kWords, dtype, plan.tables, head) == Status::kOk);
+    CHECK(head.ladder.n_escapes > 2 * kFewer && head.planes_bytes == 0);
+    store_u16le(payload.data() + counts + 2 * plan.tables.ladder.n_levels - 2, kFewer);
+    payload.resize(payload.size() - 2 * (head.ladder.n_escapes - kFewer));
+    payload.shrink_to_fit();
+    for (const std::string& isa : isas()) {
+        CHECK(use_kernels(isa.c_str()), isa);
+        PayloadReader again(payload);
+        Bytes decoded(words.size());
+        CHECK(decode_delta(again, NormalRuns(nullptr, kWords), kWords, base.data(), dtype,
+                           decoded.data(), workspace()) == Status::kDeltaSymbols, isa);
+    }
+}
+
 void another_base_is_refused() {
     const Bytes words = make_changed(16, 300, 9);
     const Bytes frame = encode(words, 16, kForced);
@@ -134,7 +207,9 @@ int main() {
     long_chunks_come_back();
     what_is_the_base_costs_a_line();
     far_words_cost_no_more();
+    few_words_with_bits_may_be_neighbours();
     plans_look_at_all_of_a_chunk();
+    more_escapes_than_there_are_are_refused();
     malformed_frames_are_refused();
     another_base_is_refused();
 }
