@@ -33,7 +33,7 @@ struct DeltaTables {
 
 // What differences have below their symbols.
 struct LowBits {
-    // More than the words need: writers store 8 bytes at any position.
+    // More than the words need: writers store 16 bytes at any multiple of 8.
     static constexpr size_t kBytes = kSubBlockWords / 8 + 64;
     uint8_t low[kSubBlockWords * kMaxLowBytes + 64];  // the low bytes of all words
     uint8_t of[kMaxLowPlanes][kBytes];                // the planes

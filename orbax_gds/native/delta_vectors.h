@@ -239,13 +239,13 @@ bool merge_delta(const RankPlanes& ranks, const uint8_t* base, uint32_t m,
     constexpr bool kIsFull = sizeof(Word) > 1;  // words fill their containers
     const uint32_t shift = kIsFull ? 0 : format.shift;
     bool fits = true;
-    // Of a batch; false if there are fewer.
     const auto load_ranks = [&](uint32_t place, T (&rank_planes)[4]) {
         for (uint32_t b = 0; b < 4; ++b) {
             rank_planes[b] =
                 V::load_whole(ranks_in + sizeof(RankPlanes::bit[0]) * b + place / 8);
         }
     };
+    // Of a batch; false if there are fewer.
     const auto find_patches = [&](const uint8_t* from, const uint8_t* low, uint32_t first,
                                   uint32_t n) {
         T any = V::splat(0);

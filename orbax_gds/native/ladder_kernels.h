@@ -20,7 +20,8 @@ inline constexpr uint8_t kEscapeSymbol = 15;
 inline constexpr uint8_t kZeroSymbol = 14;  // with a prediction: the exponent is 0
 
 struct RankPlanes {
-    // Two words more than the values need: a reader takes 9 bytes from any position.
+    // Two words more than the values need: a reader takes 9 bytes from any position, a writer stores
+    // 16 where its values end.
     static constexpr uint32_t kWords = kSubBlockWords / 64 + 2;
     uint64_t bit[4][kWords];
 };
