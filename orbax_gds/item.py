@@ -1,9 +1,11 @@
 """A published item, opened for reading: checked, jax-free, read chunk by chunk."""
 
 import contextlib
+import errno
 import functools
 import os
-from collections.abc import Hashable, Mapping, Sequence
+import threading
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -17,7 +19,7 @@ from orbax_gds.coverage import check_coverage
 from orbax_gds.derived import DerivedShard, by_leaf, problems
 from orbax_gds.drivers import Driver, few_open, open_driver
 from orbax_gds.dtypes import Dtype, dtype_by_name
-from orbax_gds.errors import Corrupt, NotFound
+from orbax_gds.errors import Corrupt, IoError, NotFound
 from orbax_gds.loaded_frames import buffer_bytes
 from orbax_gds.manifest import Manifest, StripeSpec, crc_text, path_text
 from orbax_gds.options import Options
@@ -68,6 +70,7 @@ class Item(contextlib.AbstractContextManager["Item"]):
         self.bytes_read = 0
         self.stripes: list[Stripe] = []
         self._closing = contextlib.ExitStack()
+        self._lock, self._n_reading, self._is_closed = threading.Lock(), 0, False
         try:
             places = base_places(self.path, self.manifest)
             n_files = len(self.manifest.stripes) + len(places)
@@ -86,8 +89,27 @@ class Item(contextlib.AbstractContextManager["Item"]):
         self.close()
 
     def close(self) -> None:
-        """Close the stripes."""
-        self._closing.close()
+        """Close the stripes, once those that read now are done; none may begin any more."""
+        with self._lock:
+            self._is_closed, is_read = True, self._n_reading > 0
+        if not is_read:
+            self._closing.close()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Keep the stripes open for a block: the number of a closed file may mean another one."""
+        with self._lock:
+            if self._is_closed:
+                raise IoError(errno.EBADF, "Cannot read an item that was closed", str(self.path))
+            self._n_reading += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._n_reading -= 1
+                is_last = self._is_closed and not self._n_reading
+            if is_last:
+                self._closing.close()
 
     def leaf_name(self, leaf: int) -> str:
         """Return the path of a leaf as text, for messages."""
@@ -214,7 +236,7 @@ class Item(contextlib.AbstractContextManager["Item"]):
         longest = max(buffer_bytes(read.ranges) for _, read in queue)
         n_threads = min(_THREADS_A_WORKER * self.options.n_workers, len(queue))
         n_threads = max(1, min(n_threads, _BUFFER_BYTES // longest))
-        with BufferPool(longest, n_threads, is_touched=False) as pool:
+        with self._reading(), BufferPool(longest, n_threads, is_touched=False) as pool:
             reader = ChunkReader(
                 leaf_name=self.leaf_name,
                 dtypes=self.dtypes,

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import orbax_gds as ogds
+from orbax_gds import item as items
+from orbax_gds.errors import IoError
 
 
 def test_a_lazy_leaf_reads_what_numpy_would_select(tmp_path):
@@ -55,3 +57,20 @@ def test_reading_a_row_reads_little_more_than_the_row(tmp_path):
     with ogds.open(tmp_path / "item") as item:
         np.testing.assert_array_equal(item["w"][500], array[500])
         assert item.item.bytes_read < 20_000
+
+
+def test_an_item_that_is_closed_while_it_is_read_stays_open_until_then(tmp_path, monkeypatch):
+    array = np.arange(3000)
+    ogds.save(tmp_path / "item", {"w": array})
+    item, run_tasks = ogds.open(tmp_path / "item"), items.run_tasks
+
+    def close_first(*arguments):
+        item.close()
+        run_tasks(*arguments)
+
+    monkeypatch.setattr(items, "run_tasks", close_first)
+    file = item.item.stripes[0].file
+    np.testing.assert_array_equal(item["w"], array)
+    assert file.descriptor is None
+    with pytest.raises(IoError, match="an item that was closed"):
+        item["w"][0]
