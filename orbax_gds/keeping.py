@@ -38,6 +38,7 @@ class Keeping:
     def ask(self) -> None:
         """Note that a manager asks, which deletes nothing but what it is told to."""
         with _lock:
+            _in_use.add(self)  # again, as copies are made without `__init__`
             if self.asked_at is None:
                 self.asked_at = time.monotonic()
 

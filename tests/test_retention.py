@@ -1,6 +1,7 @@
 """What is kept and what is deleted: never anything that a step which can be read needs."""
 
 import contextlib
+import copy
 import errno
 import json
 import os
@@ -157,7 +158,12 @@ def test_a_policy_vouches_for_its_own_directory_while_it_is_in_use(tmp_path):
     assert "no KeepBases" in why_not(mine)
     (tmp_path / "link").symlink_to(other)
     assert why_not(tmp_path / "link") is None
+    copied = copy.deepcopy(named)
     del named
+    assert "no KeepBases" in why_not(other)
+    asked(copied)
+    assert why_not(other) is None
+    del copied
 
 
 def test_a_policy_without_a_directory_serves_one_root_even_after_its_handler_is_closed(tmp_path):
