@@ -151,6 +151,7 @@ class _ItemCheck:
         self.directory, self.manifest, self.options = directory, manifest, options
         self.progress, self.sound = progress, sound
         self.problems: list[Problem] = []
+        self.noted: set[tuple[str, int | None]] = set()  # files and chunks that have one
         self.names = [path_text(leaf.path) for leaf in manifest.leaves]
         self.dtypes = [
             None if leaf.dtype is None else dtype_by_name(leaf.dtype) for leaf in manifest.leaves
@@ -248,8 +249,9 @@ class _ItemCheck:
         """Note what is wrong, but once where several stripes follow from the same frame."""
         for finding in findings:
             file = finding.file or own
-            if finding.file and (file, finding.chunk) in {(p.file, p.chunk) for p in self.problems}:
+            if finding.file and (file, finding.chunk) in self.noted:
                 continue
+            self.noted.add((file, finding.chunk))
             self.hits.append((len(self.problems), finding.leaves))
             self.problems.append(
                 Problem(
