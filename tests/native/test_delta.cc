@@ -151,38 +151,86 @@ void malformed_frames_are_refused() {
     is_refused(bytes, header + 14, 1, Status::kDeltaHeader);
 }
 
+// A chunk of 5000 words whose differences are coded with a scale, alone in exact memory.
+struct Coded {
+    static constexpr uint32_t kWords = 5000;
+    Bytes base;
+    DeltaPlan plan;
+    Bytes payload;
+
+    Coded(uint8_t id, DeltaScale scale) : base(make_words(id, kWords, Look::kRandom, 6)) {
+        const Dtype& dtype = dtype_of(id);
+        const Bytes words = make_words(id, kWords, Look::kRandom, 5);
+        const ChunkWords chunk = {words.data(), nullptr, kWords, kWords, 0, base.data()};
+        plan_delta(chunk, dtype, plan);
+        set_scale(plan.tables, scale);
+        payload.resize(6 * kWords);
+        PayloadWriter out(payload);
+        CHECK(encode_delta(chunk, base.data(), dtype, plan, out, workspace()) == Status::kOk);
+        payload.resize(out.size());
+    }
+
+    void is_refused(uint8_t id) {
+        payload.shrink_to_fit();
+        for (const std::string& isa : isas()) {
+            CHECK(use_kernels(isa.c_str()), isa);
+            PayloadReader in(payload);
+            Bytes decoded(base.size());
+            const Status status = decode_delta(in, NormalRuns(nullptr, kWords), kWords, base.data(),
+                                               dtype_of(id), decoded.data(), workspace());
+            CHECK(status == Status::kDeltaSymbols, isa, int{id}, status_text(status));
+        }
+    }
+};
+
+// Symbols of words near their base's, said to be those of far ones.
+void differences_that_no_words_have_are_refused() {
+    const auto swapped = [](uint8_t id, DeltaScale scale) {
+        Coded coded(id, scale);
+        for (uint8_t& symbol : coded.plan.tables.ladder.symbol_of_rank) {
+            symbol = symbol == 1 ? 14 : symbol == 14 ? 1 : symbol;
+        }
+        write_ladder_header(coded.plan.tables.ladder, coded.payload.data() + 2);
+        coded.is_refused(id);
+    };
+    swapped(2, {7, 0, false});
+    swapped(4, {7, 1, false});
+    swapped(10, {3, 0, false});
+}
+
 // Of ranks that say more escapes than there are none is read behind the last, whichever batch of
 // words they are in: here behind them the memory ends.
 void more_escapes_than_there_are_are_refused() {
-    constexpr uint32_t kWords = 5000;
     constexpr uint32_t kFewer = 2100;
-    const Dtype& dtype = dtype_of(4);
-    const Bytes words = make_words(4, kWords, Look::kRandom, 5);
-    const Bytes base = make_words(4, kWords, Look::kRandom, 6);
-    DeltaPlan plan;
-    const ChunkWords chunk = {words.data(), nullptr, kWords, kWords, 0, base.data()};
-    plan_delta(chunk, dtype, plan);
-    set_scale(plan.tables, {});  // far words have nothing but escapes
-    Bytes payload(6 * kWords);
-    PayloadWriter out(payload);
-    CHECK(encode_delta(chunk, base.data(), dtype, plan, out, workspace()) == Status::kOk);
-    payload.resize(out.size());
-    PayloadReader in(payload);
+    Coded coded(4, {});
+    PayloadReader in(coded.payload);
     DeltaHead head;
-    CHECK(read_delta_header(in, dtype, plan) == Status::kOk);
+    CHECK(read_delta_header(in, dtype_of(4), coded.plan) == Status::kOk);
     const size_t counts = in.taken();
-    CHECK(read_delta_head(in, kWords, dtype, plan.tables, head) == Status::kOk);
+    CHECK(read_delta_head(in, Coded::kWords, dtype_of(4), coded.plan.tables, head) == Status::kOk);
     CHECK(head.ladder.n_escapes > 2 * kFewer && head.planes_bytes == 0);
-    store_u16le(payload.data() + counts + 2 * plan.tables.ladder.n_levels - 2, kFewer);
-    payload.resize(payload.size() - 2 * (head.ladder.n_escapes - kFewer));
-    payload.shrink_to_fit();
-    for (const std::string& isa : isas()) {
-        CHECK(use_kernels(isa.c_str()), isa);
-        PayloadReader again(payload);
-        Bytes decoded(words.size());
-        CHECK(decode_delta(again, NormalRuns(nullptr, kWords), kWords, base.data(), dtype,
-                           decoded.data(), workspace()) == Status::kDeltaSymbols, isa);
+    store_u16le(coded.payload.data() + counts + 2 * coded.plan.tables.ladder.n_levels - 2, kFewer);
+    coded.payload.resize(coded.payload.size() - 2 * (head.ladder.n_escapes - kFewer));
+    coded.is_refused(4);
+}
+
+// Planes without bits, of words that have some: 400 bytes follow, of which a batch of words may be
+// given some, but not the next one more.
+void more_bits_than_there_are_are_refused() {
+    Coded coded(4, {7, 1, false});
+    const size_t counts = kDeltaHeaderBytes + 2 * size_t{coded.plan.tables.ladder.n_levels};
+    PayloadReader in(coded.payload);
+    DeltaHead head;
+    CHECK(read_delta_header(in, dtype_of(4), coded.plan) == Status::kOk);
+    CHECK(read_delta_head(in, Coded::kWords, dtype_of(4), coded.plan.tables, head) == Status::kOk);
+    CHECK(head.n_planes == kMaxLowPlanes && !coded.plan.tables.has_lengths);
+    for (uint32_t plane = 0; plane < kMaxLowPlanes; ++plane) {
+        store_u16le(coded.payload.data() + counts + kDeltaHeadBytes + 2 * plane,
+                    plane + 1 < kMaxLowPlanes ? 0 : 8 * 400);
     }
+    const size_t planes = head.planes_bytes - Coded::kWords;
+    coded.payload.resize(coded.payload.size() - planes + 400);
+    coded.is_refused(4);
 }
 
 void another_base_is_refused() {
@@ -210,6 +258,8 @@ int main() {
     few_words_with_bits_may_be_neighbours();
     plans_look_at_all_of_a_chunk();
     more_escapes_than_there_are_are_refused();
+    more_bits_than_there_are_are_refused();
+    differences_that_no_words_have_are_refused();
     malformed_frames_are_refused();
     another_base_is_refused();
 }
