@@ -232,3 +232,19 @@ def test_a_sound_base_that_the_deltas_were_not_coded_against_is_refused(tmp_path
             ogds.restore(items[1])
         with pytest.raises(Corrupt, match="coded against a base with"):
             reference.read_item(items[1])
+
+
+@pytest.mark.slow
+def test_words_count_as_often_as_they_are_decoded(tmp_path, monkeypatch):
+    items, queues = save_steps(tmp_path, lambda step, chunk: True), []
+    monkeypatch.setattr(
+        item_module, "run_tasks", lambda queue, *_: queues.append([each for _, each in queue])
+    )
+    with Item(items[-1]) as opened:
+        (stripe,) = opened.stripes
+        opened.read_leaf(next(i for i in range(99) if opened.leaf_name(i) == "wide"))
+        ((read,),) = queues
+        n_links = sum((link.records["frame_bytes"] > 0).astype(int) for link in read.links)
+        assert n_links.min() > 0
+        words = stripe.frames[2][read.chunks]
+        assert read.decoded_bytes == (words * (1 + n_links)).sum()

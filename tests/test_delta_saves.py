@@ -266,6 +266,23 @@ def test_where_links_are_impossible_and_bases_are_kept_a_step_needs_the_others(
     del policy
 
 
+@pytest.mark.slow
+def test_a_policy_that_is_asked_while_a_save_runs_counts_from_the_next_one_on(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(linked_stripes.os, "link", _no_link)
+    job, find_base, policies = Job(tmp_path), delta_save.find_base, []
+    job.save(0)
+
+    def asked_first(*arguments, **named):
+        policies.append(asked_policy(tmp_path))
+        return find_base(*arguments, **named)
+
+    monkeypatch.setattr(delta_save, "find_base", asked_first)
+    job.save(1, 2)
+    assert [base_of(tmp_path, step) for step in range(3)] == [None, None, 1]
+
+
 def test_a_base_that_is_gone_and_was_not_linked_is_not_published_without(tmp_path, monkeypatch):
     monkeypatch.setattr(linked_stripes.os, "link", _no_link)
     policy = asked_policy(tmp_path)
