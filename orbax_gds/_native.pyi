@@ -53,7 +53,7 @@ def encode_run(
     codec: str,
     align_bytes: int,
     zstd_level: int = 0,
-    bases: Sequence[tuple[Buffer, Buffer]] = (),
+    bases: Sequence[tuple[Buffer, Buffer] | tuple[Buffer, Buffer, int]] = (),
 ) -> int:
     """Code chunks end to end into `out`.
 
@@ -75,8 +75,9 @@ def encode_run(
         zstd_level: Level of zstd for words without a split, 1 to 22; 0 leaves them raw.
         bases: Links of the chains that end in the chunks' bases, from the oldest on: frames, and
             uint8 [C, 32] their index records; zeros for a chunk without a frame in the link. A
-            chunk that has any is coded against the words of the last where that is smaller. Apart
-            from `out` and `records`.
+            chunk that has any is coded against the words of the last where that is smaller. A link
+            may have a third item, what the offsets are where its frames begin; else 0. Apart from
+            `out` and `records`.
 
     Returns:
         The number of bytes written to `out`.
@@ -222,8 +223,7 @@ def decode_run(
             rounded words. Any part of the chunks' words, any number of times. A chunk without
             segments is decoded and checked, and its words dropped.
         check_only: There are no segments; column 3 of `chunks` is ignored.
-        bases: As in `encode_run`, for the frames that are deltas; apart from `buffers`. A link may
-            have a `start` of its own.
+        bases: As in `encode_run`, for the frames that are deltas; apart from `buffers`.
         start: What the offsets of `records` are where `frames` begins.
 
     Returns:
